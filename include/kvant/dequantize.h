@@ -1,0 +1,109 @@
+// Dequantize: integer codes to floating point, and its backward pass.
+//
+//   x  = scale * (q - zero_point)
+//   dq = dy * scale
+//
+// In is int8_t, uint8_t, Int4 or UInt4; Out is float, double, Half or BFloat16, and the gradients are of type
+// Out too. Scales are f64 for double, f32 otherwise. f16 and bf16 results are evaluated in f32 and rounded
+// once (overflow gives infinity). Shapes, bad parameters, aliasing: see elementwise.h and quantize.h.
+//
+//   auto plan = kvant::DequantizePerChannelPlan<std::int8_t, float>::select(
+//       stream, {.shape = {64, 128}, .granularity = {.axis = 0}});
+//   kvant::Status done = plan->run(stream, {}, {.input = {q.data(), {64, 128}},
+//                                               .output = {x.data(), {64, 128}},
+//                                               .scale = kvant::TensorRef<float>(scale.data(), {64})});
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "kvant/elementwise.h"
+
+namespace kvant {
+
+template <class G>
+struct DequantizeDescriptorOf {
+  Shape shape;
+  G granularity = {};
+  std::optional<ElementKind> input;   // if set, must be the plan's In
+  std::optional<ElementKind> output;  // if set, must be the plan's Out
+};
+
+template <class In, class Out>
+struct DequantizeArgs {
+  TensorRef<In> input;
+  TensorMut<Out> output;
+  Parameter<scale_t<Out>> scale;
+  Parameter<std::int32_t> zero_point = 0;
+};
+
+template <class Out>
+struct DequantizeBackwardArgs {
+  TensorRef<Out> grad_output;
+  TensorMut<Out> grad_input;
+  Parameter<scale_t<Out>> scale;
+};
+
+namespace detail {
+template <class G>
+ElementwiseDescriptor to_elementwise(const DequantizeDescriptorOf<G>& d, QuantizeKind op, ElementKind in,
+                                     ElementKind out) {
+  return {.op = op,
+          .shape = d.shape,
+          .granularity = d.granularity,
+          .input = d.input.value_or(in),
+          .output = d.output.value_or(out),
+          .q_min = {},
+          .q_max = {}};
+}
+template <class In, class Out>
+ElementwiseOperands to_operands(const DequantizeArgs<In, Out>& a) {
+  return {&a.input, nullptr, &a.output, &a.scale, &a.zero_point};
+}
+template <class Out>
+ElementwiseOperands to_operands(const DequantizeBackwardArgs<Out>& a) {
+  return {nullptr, &a.grad_output, &a.grad_input, &a.scale, nullptr};
+}
+}  // namespace detail
+
+template <class In, class Out, class G>
+using DequantizePlanOf = detail::TypedElementwisePlan<QuantizeKind::dequantize, In, Out, DequantizeDescriptorOf<G>,
+                                                      DequantizeArgs<In, Out>>;
+template <class In, class Out, class G>
+using DequantizeBackwardPlanOf =
+    detail::TypedElementwisePlan<QuantizeKind::dequantize_backward, In, Out, DequantizeDescriptorOf<G>,
+                                 DequantizeBackwardArgs<Out>>;
+
+using DequantizePerTensorDescriptor = DequantizeDescriptorOf<PerTensor>;
+using DequantizePerChannelDescriptor = DequantizeDescriptorOf<PerChannel>;
+using DequantizePerTokenDescriptor = DequantizeDescriptorOf<PerToken>;
+using DequantizePerGroupDescriptor = DequantizeDescriptorOf<PerGroup>;
+
+template <class In, class Out>
+using DequantizePerTensorArgs = DequantizeArgs<In, Out>;
+template <class In, class Out>
+using DequantizePerChannelArgs = DequantizeArgs<In, Out>;
+template <class In, class Out>
+using DequantizePerTokenArgs = DequantizeArgs<In, Out>;
+template <class In, class Out>
+using DequantizePerGroupArgs = DequantizeArgs<In, Out>;
+
+template <class In, class Out>
+using DequantizePerTensorPlan = DequantizePlanOf<In, Out, PerTensor>;
+template <class In, class Out>
+using DequantizePerChannelPlan = DequantizePlanOf<In, Out, PerChannel>;
+template <class In, class Out>
+using DequantizePerTokenPlan = DequantizePlanOf<In, Out, PerToken>;
+template <class In, class Out>
+using DequantizePerGroupPlan = DequantizePlanOf<In, Out, PerGroup>;
+
+template <class In, class Out>
+using DequantizePerTensorBackwardPlan = DequantizeBackwardPlanOf<In, Out, PerTensor>;
+template <class In, class Out>
+using DequantizePerChannelBackwardPlan = DequantizeBackwardPlanOf<In, Out, PerChannel>;
+template <class In, class Out>
+using DequantizePerTokenBackwardPlan = DequantizeBackwardPlanOf<In, Out, PerToken>;
+template <class In, class Out>
+using DequantizePerGroupBackwardPlan = DequantizeBackwardPlanOf<In, Out, PerGroup>;
+
+}  // namespace kvant

@@ -1,0 +1,162 @@
+// The element-wise family behind quantize.h, dequantize.h and fake_quantize.h, with element kinds and
+// granularity chosen at run time. Callers that know their types at compile time use those headers.
+//
+// With F(x) = x / scale (Numerics::exact) or x * (1 / scale) (Numerics::reciprocal) and rne = round to
+// nearest, ties to even:
+//
+//   quantize                q  = clamp(rne(F(x)) + zp, q_min, q_max)
+//   dequantize              x  = scale * (q - zp)
+//   fake_quantize           y  = scale * (clamp(rne(F(x)) + zp, q_min, q_max) - zp)
+//   in_range(x)                = q_min <= rne(F(x)) + zp <= q_max
+//   quantize_backward       dx = in_range(x) ? F(dy) : 0
+//   fake_quantize_backward  dx = in_range(x) ? dy : 0
+//   dequantize_backward     dq = dy * scale
+//
+// f64 is evaluated in f64; f32, f16 and bf16 in f32 with f32 scales, rounded once on the way out.
+//
+// - The zero point is added after rounding: x / scale = 0.5 with zp = 1 gives 1, not 2.
+// - NaN quantizes to zp clamped into [q_min, q_max], +Inf to q_max, -Inf to q_min. Fake quantization keeps
+//   NaN; the gradient at NaN and at infinities is 0.
+// - A scale given as one number must be finite and positive, a zero point given as one number within
+//   ±2^23. Tensors of them are not scanned: a bad scale gives what IEEE arithmetic makes of the formula (a
+//   NaN quotient counts as NaN) for its own elements only; a zero point beyond ±2^23 counts as ±2^23.
+// - q_min <= q_max, inside the code type (fake_quantize: inside ±2^23).
+// - Zeros are written as +0.0. Denormals count; nothing is flushed.
+// - No elements: success, nothing is touched.
+// - output may be the very same buffer as input for fake_quantize, and grad_input the same as grad_output or
+//   input in backward passes, with equal strides. Any other overlap of an output with anything is refused.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "kvant/export.h"
+#include "kvant/granularity.h"
+#include "kvant/plan.h"
+#include "kvant/sku.h"
+#include "kvant/status.h"
+#include "kvant/stream.h"
+#include "kvant/tensor.h"
+
+namespace kvant {
+
+struct ElementwiseDescriptor {
+  QuantizeKind op = QuantizeKind::quantize;
+  Shape shape;
+  Granularity granularity;
+  ElementKind input = ElementKind::f32;   // of the forward pass: what it reads
+  ElementKind output = ElementKind::s8;   // and what it writes; equal for fake_quantize
+  std::optional<std::int32_t> q_min;      // default: the code type's limits; -128 and 127 for fake_quantize
+  std::optional<std::int32_t> q_max;
+};
+
+struct ElementwiseArgs {
+  AnyRef input;        // x or q of the forward pass; not read by dequantize_backward
+  AnyRef grad_output;  // backward only
+  AnyMut output;       // the result; backward: the gradient of the input
+  AnyParameter scale;
+  AnyParameter zero_point = AnyParameter(std::int32_t{0});  // not read by dequantize_backward
+};
+
+namespace detail {
+struct ElementwiseKernel;
+
+// The buffers of one launch by reference, so that typed and run-time typed arguments share one path without
+// copying views. grad_output and input are null where the operator has none.
+struct ElementwiseOperands {
+  const AnyRef* input;
+  const AnyRef* grad_output;
+  const AnyMut* output;
+  const AnyParameter* scale;
+  const AnyParameter* zero_point;
+};
+
+// How one granularity walks memory; see src/core/runs.h.
+struct Runs {
+  std::int64_t lines = 0;         // contiguous stretches of memory
+  std::int64_t length = 0;        // elements in each
+  std::int64_t run = 1;           // neighbours that share parameters; 1: each element has its own
+  std::int64_t middle_count = 1;  // a line's index in mixed radix: (outer, middle, inner)
+  std::int64_t inner_count = 1;
+  std::int64_t group = 1;  // how many middle indices share parameters
+  std::int64_t outer_step = 0;
+  std::int64_t middle_step = 0;
+  std::int64_t inner_step = 0;
+};
+}  // namespace detail
+
+class KVANT_API ElementwisePlan {
+ public:
+  static Result<ElementwisePlan> select(const Stream& stream, const ElementwiseDescriptor& descriptor,
+                                        const PlanPreference& preference = {});
+
+  Status can_implement(const ElementwiseArgs& args) const { return can_implement(operands(args)); }
+  std::size_t workspace_size() const { return 0; }
+  KernelSku sku() const;
+  PrecisionGuarantee precision_guarantee() const { return sku().precision_guarantee; }
+  Status run(const Stream& stream, Workspace workspace, const ElementwiseArgs& args) const {
+    return run(stream, workspace, operands(args));
+  }
+
+  const ElementwiseDescriptor& descriptor() const { return descriptor_; }
+
+  Status can_implement(const detail::ElementwiseOperands& operands) const;
+  Status run(const Stream& stream, Workspace workspace, const detail::ElementwiseOperands& operands) const;
+
+ private:
+  ElementwisePlan() = default;
+  static detail::ElementwiseOperands operands(const ElementwiseArgs& args) {
+    return {&args.input, &args.grad_output, &args.output, &args.scale, &args.zero_point};
+  }
+
+  ElementwiseDescriptor descriptor_;
+  Numerics numerics_ = Numerics::exact;
+  const detail::ElementwiseKernel* kernel_ = nullptr;
+  std::int64_t elements_ = 0;
+  std::int64_t parameters_ = 0;
+  Shape parameter_shape_;
+  std::int32_t q_min_ = 0;
+  std::int32_t q_max_ = 0;
+  detail::Runs dense_runs_;  // when no operand has gaps between its rows
+  detail::Runs row_runs_;    // when some operand has
+};
+
+namespace detail {
+
+// select() for a plan whose element kinds are template arguments: a descriptor that names others is refused.
+KVANT_API Result<ElementwisePlan> select_typed(const Stream& stream, ElementwiseDescriptor descriptor,
+                                               const PlanPreference& preference, ElementKind input,
+                                               ElementKind output);
+
+// The typed face of ElementwisePlan. Descriptor and Args come from the operator's own header, where
+// to_elementwise(Descriptor, op, In, Out) and to_operands(Args) translate them.
+template <QuantizeKind kOp, class In, class Out, class DescriptorType, class ArgsType>
+class TypedElementwisePlan {
+ public:
+  using Descriptor = DescriptorType;
+  using Args = ArgsType;
+
+  static Result<TypedElementwisePlan> select(const Stream& stream, const Descriptor& descriptor,
+                                             const PlanPreference& preference = {}) {
+    auto plan = select_typed(stream, to_elementwise(descriptor, kOp, kind_of<In>, kind_of<Out>), preference,
+                             kind_of<In>, kind_of<Out>);
+    if (!plan.ok()) return plan.status();
+    return TypedElementwisePlan(*std::move(plan));
+  }
+
+  Status can_implement(const Args& args) const { return plan_.can_implement(to_operands(args)); }
+  std::size_t workspace_size() const { return plan_.workspace_size(); }
+  KernelSku sku() const { return plan_.sku(); }
+  PrecisionGuarantee precision_guarantee() const { return plan_.precision_guarantee(); }
+  Status run(const Stream& stream, Workspace workspace, const Args& args) const {
+    return plan_.run(stream, workspace, to_operands(args));
+  }
+
+ private:
+  explicit TypedElementwisePlan(ElementwisePlan plan) : plan_(std::move(plan)) {}
+  ElementwisePlan plan_;
+};
+
+}  // namespace detail
+}  // namespace kvant

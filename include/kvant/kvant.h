@@ -1,0 +1,14 @@
+// All of kvant.
+#pragma once
+
+#include "kvant/dequantize.h"     // IWYU pragma: export
+#include "kvant/elementwise.h"    // IWYU pragma: export
+#include "kvant/fake_quantize.h"  // IWYU pragma: export
+#include "kvant/granularity.h"    // IWYU pragma: export
+#include "kvant/plan.h"           // IWYU pragma: export
+#include "kvant/quantize.h"       // IWYU pragma: export
+#include "kvant/sku.h"            // IWYU pragma: export
+#include "kvant/status.h"         // IWYU pragma: export
+#include "kvant/stream.h"         // IWYU pragma: export
+#include "kvant/tensor.h"         // IWYU pragma: export
+#include "kvant/version.h"        // IWYU pragma: export

@@ -1,0 +1,45 @@
+// What every plan shares. An operator is used in four steps:
+//
+//   auto plan = SomePlan::select(stream, descriptor);   refuses what the descriptor shows; picks the kernel
+//   plan->can_implement(args)                           every check that needs the buffers
+//   plan->workspace_size()                              scratch bytes that run() wants
+//   plan->run(stream, workspace, args)                  checks again, then runs; writes nothing if it refuses
+//
+// Plans are immutable: one plan may be used by many threads at once. run() allocates nothing, takes no lock
+// and calls the kernel that select() chose. It neither depends on nor leaves behind any change of the
+// floating-point mode (rounding, flush to zero, exception masks).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "kvant/export.h"
+#include "kvant/sku.h"
+
+namespace kvant {
+
+// How x / scale is evaluated. They differ at ties: x = 0.273939937f, scale = 0.00214854861f gives 127.499992
+// by division and 127.5 by multiplication with the reciprocal.
+enum class Numerics : std::uint8_t {
+  exact,       // the correctly rounded quotient x / scale, as in ONNX QuantizeLinear
+  reciprocal,  // x * (1 / scale), as in PyTorch's CPU quantize_per_tensor; 1 / scale must be finite
+};
+KVANT_API std::string_view name(Numerics numerics);
+
+// What select() may choose from. A backend or instruction set that is asked for and absent is an error, never
+// a silent fallback. The environment variable KVANT_FORCE_ISA (scalar, avx2) fills in `isa` where it is unset.
+struct PlanPreference {
+  std::optional<BackendKind> backend;
+  std::optional<ArchSku> isa;
+  Numerics numerics = Numerics::exact;
+};
+
+// Scratch memory for one run().
+struct Workspace {
+  void* data = nullptr;
+  std::size_t size = 0;
+};
+
+}  // namespace kvant

@@ -1,0 +1,117 @@
+// Quantize: floating point to integer codes, and its straight-through backward pass.
+//
+//   q  = clamp(rne(x / scale) + zero_point, q_min, q_max)
+//   dx = q_min <= rne(x / scale) + zero_point <= q_max ? dy / scale : 0
+//
+// In is float, double, Half or BFloat16; Out is int8_t, uint8_t, Int4 or UInt4. Ties, NaN, infinities, bad
+// parameters, aliasing: see elementwise.h. Shapes: input, output, grad_output and grad_input have the
+// descriptor's shape, scale and zero_point have parameter_shape(shape, granularity) or, per tensor, are
+// numbers; zero_point may be one number for every granularity and is 0 unless given.
+//
+//   std::vector<float> x(64 * 128), scale(64, 0.1f);
+//   std::vector<std::int8_t> q(x.size());
+//   kvant::Stream stream = kvant::Stream::cpu();
+//   auto plan = kvant::QuantizePerTokenPlan<float, std::int8_t>::select(stream, {.shape = {64, 128}});
+//   if (!plan.ok()) return fail(plan.status());
+//   kvant::Status done = plan->run(stream, {}, {.input = {x.data(), {64, 128}},
+//                                               .output = {q.data(), {64, 128}},
+//                                               .scale = kvant::TensorRef<float>(scale.data(), {64})});
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "kvant/elementwise.h"
+
+namespace kvant {
+
+template <class G>
+struct QuantizeDescriptorOf {
+  Shape shape;
+  G granularity = {};
+  std::optional<std::int32_t> q_min;  // default: the least value of the output type
+  std::optional<std::int32_t> q_max;  // default: the greatest
+  std::optional<ElementKind> input;   // if set, must be the plan's In
+  std::optional<ElementKind> output;  // if set, must be the plan's Out
+};
+
+template <class In, class Out>
+struct QuantizeArgs {
+  TensorRef<In> input;
+  TensorMut<Out> output;
+  Parameter<scale_t<In>> scale;
+  Parameter<std::int32_t> zero_point = 0;
+};
+
+template <class In>
+struct QuantizeBackwardArgs {
+  TensorRef<In> grad_output;
+  TensorRef<In> input;
+  TensorMut<In> grad_input;
+  Parameter<scale_t<In>> scale;
+  Parameter<std::int32_t> zero_point = 0;
+};
+
+namespace detail {
+template <class G>
+ElementwiseDescriptor to_elementwise(const QuantizeDescriptorOf<G>& d, QuantizeKind op, ElementKind in,
+                                     ElementKind out) {
+  return {.op = op,
+          .shape = d.shape,
+          .granularity = d.granularity,
+          .input = d.input.value_or(in),
+          .output = d.output.value_or(out),
+          .q_min = d.q_min,
+          .q_max = d.q_max};
+}
+template <class In, class Out>
+ElementwiseOperands to_operands(const QuantizeArgs<In, Out>& a) {
+  return {&a.input, nullptr, &a.output, &a.scale, &a.zero_point};
+}
+template <class In>
+ElementwiseOperands to_operands(const QuantizeBackwardArgs<In>& a) {
+  return {&a.input, &a.grad_output, &a.grad_input, &a.scale, &a.zero_point};
+}
+}  // namespace detail
+
+// G is PerTensor, PerChannel, PerToken, PerGroup, or Granularity for a choice at run time.
+template <class In, class Out, class G>
+using QuantizePlanOf = detail::TypedElementwisePlan<QuantizeKind::quantize, In, Out, QuantizeDescriptorOf<G>,
+                                                    QuantizeArgs<In, Out>>;
+template <class In, class Out, class G>
+using QuantizeBackwardPlanOf = detail::TypedElementwisePlan<QuantizeKind::quantize_backward, In, Out,
+                                                            QuantizeDescriptorOf<G>, QuantizeBackwardArgs<In>>;
+
+using QuantizePerTensorDescriptor = QuantizeDescriptorOf<PerTensor>;
+using QuantizePerChannelDescriptor = QuantizeDescriptorOf<PerChannel>;
+using QuantizePerTokenDescriptor = QuantizeDescriptorOf<PerToken>;
+using QuantizePerGroupDescriptor = QuantizeDescriptorOf<PerGroup>;
+
+template <class In, class Out>
+using QuantizePerTensorArgs = QuantizeArgs<In, Out>;
+template <class In, class Out>
+using QuantizePerChannelArgs = QuantizeArgs<In, Out>;
+template <class In, class Out>
+using QuantizePerTokenArgs = QuantizeArgs<In, Out>;
+template <class In, class Out>
+using QuantizePerGroupArgs = QuantizeArgs<In, Out>;
+
+template <class In, class Out>
+using QuantizePerTensorPlan = QuantizePlanOf<In, Out, PerTensor>;
+template <class In, class Out>
+using QuantizePerChannelPlan = QuantizePlanOf<In, Out, PerChannel>;
+template <class In, class Out>
+using QuantizePerTokenPlan = QuantizePlanOf<In, Out, PerToken>;
+template <class In, class Out>
+using QuantizePerGroupPlan = QuantizePlanOf<In, Out, PerGroup>;
+
+template <class In, class Out>
+using QuantizePerTensorBackwardPlan = QuantizeBackwardPlanOf<In, Out, PerTensor>;
+template <class In, class Out>
+using QuantizePerChannelBackwardPlan = QuantizeBackwardPlanOf<In, Out, PerChannel>;
+template <class In, class Out>
+using QuantizePerTokenBackwardPlan = QuantizeBackwardPlanOf<In, Out, PerToken>;
+template <class In, class Out>
+using QuantizePerGroupBackwardPlan = QuantizeBackwardPlanOf<In, Out, PerGroup>;
+
+}  // namespace kvant

@@ -1,0 +1,69 @@
+// Status and Result: how kvant says no. Nothing throws across the API; every refusal carries a code and
+// a sentence with the numbers that were wrong, for example
+//   "quantize_per_group: group_size 0 must be positive".
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <tl/expected.hpp>
+#include <utility>
+
+#include "kvant/export.h"
+
+namespace kvant {
+
+enum class StatusCode : std::uint8_t {
+  Ok,
+  InvalidProblem,     // a size, range, shape, pointer or parameter that no kernel could accept
+  Unsupported,        // a legal problem that no kernel of this build or machine serves
+  MisalignedOperand,  // a buffer whose address the chosen kernel cannot use
+  WorkspaceTooSmall,  // fewer bytes than workspace_size()
+  DeviceUnavailable,  // the backend exists, its device does not answer
+  Internal,           // a fault inside kvant or in a callback it was given
+};
+
+// "InvalidProblem" and so on.
+KVANT_API std::string_view name(StatusCode code);
+
+// Success, or a code with a sentence. A default-constructed Status is success and holds no memory.
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+
+  bool ok() const { return code_ == StatusCode::Ok; }
+  StatusCode code() const { return code_; }
+  const std::string& message() const { return message_; }
+
+ private:
+  StatusCode code_ = StatusCode::Ok;
+  std::string message_;
+};
+
+// A value, or the Status that explains its absence. value(), operator* and operator-> require ok().
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : expected_(std::move(value)) {}                           // NOLINT: implicit by design
+  Result(Status status) : expected_(tl::make_unexpected(std::move(status))) {}  // NOLINT
+
+  bool ok() const { return expected_.has_value(); }
+  explicit operator bool() const { return ok(); }
+
+  // The refusal; success if there is a value.
+  Status status() const { return ok() ? Status() : expected_.error(); }
+
+  T& value() & { return *expected_; }
+  const T& value() const& { return *expected_; }
+  T&& value() && { return *std::move(expected_); }
+  T& operator*() & { return *expected_; }
+  const T& operator*() const& { return *expected_; }
+  T* operator->() { return &*expected_; }
+  const T* operator->() const { return &*expected_; }
+
+ private:
+  tl::expected<T, Status> expected_;
+};
+
+}  // namespace kvant

@@ -1,0 +1,98 @@
+// The names of the public enumerations, and of kernels.
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+
+#include "kvant/element.h"
+#include "kvant/granularity.h"
+#include "kvant/plan.h"
+#include "kvant/sku.h"
+#include "kvant/status.h"
+#include "kvant/version.h"
+
+namespace kvant {
+
+std::string_view version() { return KVANT_VERSION; }
+
+std::string_view name(StatusCode code) {
+  switch (code) {
+    case StatusCode::Ok: return "Ok";
+    case StatusCode::InvalidProblem: return "InvalidProblem";
+    case StatusCode::Unsupported: return "Unsupported";
+    case StatusCode::MisalignedOperand: return "MisalignedOperand";
+    case StatusCode::WorkspaceTooSmall: return "WorkspaceTooSmall";
+    case StatusCode::DeviceUnavailable: return "DeviceUnavailable";
+    case StatusCode::Internal: return "Internal";
+  }
+  return "unknown";
+}
+
+std::string_view name(ElementKind kind) {
+  switch (kind) {
+    case ElementKind::f32: return "f32";
+    case ElementKind::f64: return "f64";
+    case ElementKind::f16: return "f16";
+    case ElementKind::bf16: return "bf16";
+    case ElementKind::s8: return "s8";
+    case ElementKind::u8: return "u8";
+    case ElementKind::s4: return "s4";
+    case ElementKind::u4: return "u4";
+    case ElementKind::s32: return "s32";
+  }
+  return "unknown";
+}
+
+std::string_view name(GranularityKind kind) {
+  switch (kind) {
+    case GranularityKind::tensor: return "tensor";
+    case GranularityKind::channel: return "channel";
+    case GranularityKind::token: return "token";
+    case GranularityKind::group: return "group";
+  }
+  return "unknown";
+}
+
+std::string_view name(QuantizeKind op) {
+  switch (op) {
+    case QuantizeKind::quantize: return "quantize";
+    case QuantizeKind::dequantize: return "dequantize";
+    case QuantizeKind::fake_quantize: return "fake_quantize";
+    case QuantizeKind::quantize_backward: return "quantize_backward";
+    case QuantizeKind::dequantize_backward: return "dequantize_backward";
+    case QuantizeKind::fake_quantize_backward: return "fake_quantize_backward";
+  }
+  return "unknown";
+}
+
+std::string_view name(BackendKind backend) {
+  switch (backend) {
+    case BackendKind::cpu: return "cpu";
+    case BackendKind::cuda: return "cuda";
+  }
+  return "unknown";
+}
+
+std::string_view name(ArchSku arch) {
+  switch (arch) {
+    case ArchSku::scalar: return "scalar";
+    case ArchSku::avx2: return "avx2";
+  }
+  return "unknown";
+}
+
+std::string_view name(Numerics numerics) {
+  switch (numerics) {
+    case Numerics::exact: return "exact";
+    case Numerics::reciprocal: return "reciprocal";
+  }
+  return "unknown";
+}
+
+std::string KernelSku::name() const {
+  std::string types(kvant::name(element));
+  if (aux_element != element) types += fmt::format("_{}", kvant::name(aux_element));
+  return fmt::format("{}_{}__{}", kvant::name(op), types, kvant::name(arch));
+}
+
+}  // namespace kvant

@@ -1,0 +1,38 @@
+// Runs: granularity as data. A tensor is walked as `lines` contiguous stretches of `length` elements. Inside a
+// line, `run` neighbours share a scale and a zero point (the line's last run may be shorter); element j of line i
+// uses parameter first_parameter(i) + j / run. A run of 1 means that every element has its own.
+//
+// The four granularities as dense runs, for a shape [outer…, axis, inner…] with a row of D elements:
+//
+//   tensor         one line of all elements, one run
+//   channel        outer lines of C * inner elements in runs of inner; parameters start anew in each line
+//   token          one line of all elements in runs of D
+//   group, last    one line in runs of the group size, or rows as lines where the last group is ragged
+//   group, outer   outer * K lines of inner elements, runs of 1; `group` consecutive lines share parameters
+//
+// Where rows have gaps (a row stride, or packed rows of odd length) lines are rows and the index of a line is
+// read in mixed radix (outer, middle, inner) to find its parameters.
+#pragma once
+
+#include <cstdint>
+
+#include "kvant/elementwise.h"
+#include "kvant/granularity.h"
+#include "kvant/tensor.h"
+
+namespace kvant::core {
+
+using detail::Runs;
+
+// Inlined even without optimisation: kernels for several instruction sets call it.
+inline __attribute__((always_inline)) std::int64_t first_parameter(const Runs& runs, std::int64_t line) {
+  const std::int64_t rest = line / runs.inner_count;
+  return rest / runs.middle_count * runs.outer_step + rest % runs.middle_count / runs.group * runs.middle_step +
+         line % runs.inner_count * runs.inner_step;
+}
+
+// `shape` and `granularity` have passed parameter_shape(). Shapes without elements have no lines.
+Runs dense_runs(const Shape& shape, const Granularity& granularity);
+Runs row_runs(const Shape& shape, const Granularity& granularity);
+
+}  // namespace kvant::core

@@ -1,0 +1,60 @@
+#include "kvant/tensor.h"
+
+#include <fmt/format.h>
+
+#include "core/refuse.h"
+#include "kvant/granularity.h"
+
+namespace kvant {
+
+std::optional<std::int64_t> Shape::element_count() const {
+  if (rank_ > kMaxRank) return std::nullopt;
+  std::int64_t product = 1;
+  bool empty = false;
+  for (int i = 0; i < rank_; ++i) {
+    if (sizes_[i] < 0) return std::nullopt;
+    if (sizes_[i] == 0)
+      empty = true;
+    else if (__builtin_mul_overflow(product, sizes_[i], &product))
+      return std::nullopt;
+  }
+  return empty ? 0 : product;
+}
+
+std::string Shape::to_string() const {
+  std::string text = "[";
+  for (int i = 0; i < rank_ && i < kMaxRank; ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", sizes_[i]);
+  if (rank_ > kMaxRank) text += ", ...";
+  return text + "]";
+}
+
+Result<Shape> parameter_shape(const Shape& shape, const Granularity& granularity) {
+  const std::string_view kind = name(granularity.kind());
+  if (shape.rank() > kMaxRank)
+    return core::invalid_problem("per_{}: rank {} is above {}", kind, shape.rank(), kMaxRank);
+  for (int i = 0; i < shape.rank(); ++i)
+    if (shape[i] < 0)
+      return core::invalid_problem("per_{}: size {} of dimension {} in shape {} is negative", kind, shape[i], i,
+                                   shape.to_string());
+  if (!shape.element_count())
+    return core::invalid_problem("per_{}: shape {} has more elements than 63 bits count", kind, shape.to_string());
+  if (granularity.kind() == GranularityKind::tensor) return Shape();
+
+  const int axis = granularity.axis() < 0 ? granularity.axis() + shape.rank() : granularity.axis();
+  if (axis < 0 || axis >= shape.rank())
+    return core::invalid_problem("per_{}: axis {} is not in shape {} of rank {}", kind, granularity.axis(),
+                                 shape.to_string(), shape.rank());
+  if (granularity.kind() == GranularityKind::channel) return Shape({shape[axis]});
+  if (granularity.kind() == GranularityKind::token) {
+    std::int64_t sizes[kMaxRank];
+    for (int i = 0; i < axis; ++i) sizes[i] = shape[i];
+    return Shape(std::span<const std::int64_t>(sizes, static_cast<std::size_t>(axis)));
+  }
+  if (granularity.group_size() < 1)
+    return core::invalid_problem("per_group: group_size {} must be positive", granularity.group_size());
+  Shape groups = shape;
+  groups[axis] = shape[axis] / granularity.group_size() + (shape[axis] % granularity.group_size() != 0);
+  return groups;
+}
+
+}  // namespace kvant

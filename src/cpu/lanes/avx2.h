@@ -1,0 +1,296 @@
+// AVX2 with FMA and F16C: eight f32 or four f64 at a time. Include only where the compiler targets them.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "cpu/lanes/block.h"
+#include "kvant/element.h"
+#include "semantics/inline.h"
+#include "semantics/lanes.h"
+
+// Vector types as template arguments drop attributes that matter only for variables in memory.
+#pragma GCC diagnostic ignored "-Wignored-attributes"
+
+namespace kvant::cpu {
+
+KVANT_INLINE __m256i load_256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+KVANT_INLINE __m128i load_128(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+KVANT_INLINE __m128i load_64(const void* p) { return _mm_loadl_epi64(static_cast<const __m128i*>(p)); }
+KVANT_INLINE __m128i load_32(const void* p) {
+  std::int32_t bits;
+  std::memcpy(&bits, p, sizeof bits);
+  return _mm_cvtsi32_si128(bits);
+}
+
+// `stream` bypasses the caches and wants an address that is a multiple of 32; the branch is the same for a whole
+// run and costs nothing beside the arithmetic of a block.
+KVANT_INLINE void store_256(void* p, __m256i v, bool stream) {
+  if (stream)
+    _mm256_stream_si256(static_cast<__m256i*>(p), v);
+  else
+    _mm256_storeu_si256(static_cast<__m256i*>(p), v);
+}
+KVANT_INLINE void store_128(void* p, __m128i v, bool stream) {
+  if (stream)
+    _mm_stream_si128(static_cast<__m128i*>(p), v);
+  else
+    _mm_storeu_si128(static_cast<__m128i*>(p), v);
+}
+KVANT_INLINE __m256i join(__m128i lo, __m128i hi) { return _mm256_inserti128_si256(_mm256_castsi128_si256(lo), hi, 1); }
+
+// What does not depend on the compute type.
+struct Avx2Shared {
+  // Each pair of bytes (lo, hi) becomes lo + 16 * hi, which fits a byte.
+  static constexpr int kNibbleBlock = 64;
+  static KVANT_INLINE void pack_nibbles(const std::uint8_t* codes, std::uint8_t* packed, bool stream) {
+    const __m256i nibble = _mm256_set1_epi8(0xF);
+    const __m256i weights = _mm256_set1_epi16(0x1001);
+    const __m256i lo = _mm256_maddubs_epi16(_mm256_and_si256(load_256(codes), nibble), weights);
+    const __m256i hi = _mm256_maddubs_epi16(_mm256_and_si256(load_256(codes + 32), nibble), weights);
+    store_256(packed, _mm256_permute4x64_epi64(_mm256_packus_epi16(lo, hi), 0xD8), stream);
+  }
+  template <bool kSigned>
+  static KVANT_INLINE void unpack_nibbles(const std::uint8_t* packed, std::uint8_t* codes) {
+    unpack_half<kSigned>(packed, codes);
+    unpack_half<kSigned>(packed + 16, codes + 32);
+  }
+  template <bool kSigned>
+  static KVANT_INLINE void unpack_half(const std::uint8_t* packed, std::uint8_t* codes) {
+    const __m256i wide = _mm256_cvtepu8_epi16(load_128(packed));
+    const __m256i both = _mm256_or_si256(wide, _mm256_slli_epi16(wide, 4));
+    __m256i v = _mm256_and_si256(both, _mm256_set1_epi8(0xF));
+    if constexpr (kSigned) {
+      const __m256i sign = _mm256_set1_epi8(8);
+      v = _mm256_sub_epi8(_mm256_xor_si256(v, sign), sign);
+    }
+    store_256(codes, v, false);
+  }
+
+  static constexpr std::size_t kStreamAlignment = 32;
+  static KVANT_INLINE void finish_streaming() { _mm_sfence(); }
+};
+
+struct Avx2F32 : Avx2Shared {
+  using C = float;
+  using F = __m256;
+  using I = __m256i;
+  using M = __m256;
+  using Quad = semantics::Quad<F>;
+  using QuadI = semantics::Quad<I>;
+
+  static constexpr int kWidth = 8;
+  static constexpr bool kHasFma = true;
+  static constexpr bool kHasNarrowCodes = true;
+  // A shift and a mask split 16 bf16 into even and odd ones, where widening neighbours takes two shuffles more.
+  template <class In>
+  static constexpr Order kUniformOrder = std::is_same_v<In, BFloat16> ? Order::even_odd : Order::natural;
+
+  static KVANT_INLINE F set(float c) { return _mm256_set1_ps(c); }
+  static KVANT_INLINE I set_int(std::int32_t i) { return _mm256_set1_epi32(i); }
+  static KVANT_INLINE F add(F a, F b) { return _mm256_add_ps(a, b); }
+  static KVANT_INLINE F sub(F a, F b) { return _mm256_sub_ps(a, b); }
+  static KVANT_INLINE F mul(F a, F b) { return _mm256_mul_ps(a, b); }
+  static KVANT_INLINE F div(F a, F b) { return _mm256_div_ps(a, b); }
+  static KVANT_INLINE F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  static KVANT_INLINE F fnma(F a, F b, F c) { return _mm256_fnmadd_ps(a, b, c); }
+  static KVANT_INLINE F min(F a, F b) { return _mm256_min_ps(a, b); }
+  static KVANT_INLINE F max(F a, F b) { return _mm256_max_ps(a, b); }
+  static KVANT_INLINE F round_even(F a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static KVANT_INLINE I to_int(F a) { return _mm256_cvtps_epi32(a); }
+  static KVANT_INLINE F to_float(I i) { return _mm256_cvtepi32_ps(i); }
+  static KVANT_INLINE I add_int(I a, I b) { return _mm256_add_epi32(a, b); }
+  static KVANT_INLINE I sub_int(I a, I b) { return _mm256_sub_epi32(a, b); }
+  static KVANT_INLINE I min_int(I a, I b) { return _mm256_min_epi32(a, b); }
+  static KVANT_INLINE I max_int(I a, I b) { return _mm256_max_epi32(a, b); }
+  static KVANT_INLINE M le(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_LE_OQ); }
+  static KVANT_INLINE M both(M a, M b) { return _mm256_and_ps(a, b); }
+  static KVANT_INLINE F masked(M m, F a) { return _mm256_and_ps(m, a); }
+  static KVANT_INLINE F zero_if_nan(F a) { return _mm256_and_ps(a, _mm256_cmp_ps(a, a, _CMP_ORD_Q)); }
+
+  template <Order kOrder>
+  static KVANT_INLINE Quad load(const float* p) {
+    static_assert(kOrder == Order::natural);
+    return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8), _mm256_loadu_ps(p + 16), _mm256_loadu_ps(p + 24)};
+  }
+  template <Order kOrder>
+  static KVANT_INLINE Quad load(const Half* p) {
+    static_assert(kOrder == Order::natural);
+    return {_mm256_cvtph_ps(load_128(p)), _mm256_cvtph_ps(load_128(p + 8)), _mm256_cvtph_ps(load_128(p + 16)),
+            _mm256_cvtph_ps(load_128(p + 24))};
+  }
+  template <Order kOrder>
+  static KVANT_INLINE Quad load(const BFloat16* p) {
+    if constexpr (kOrder == Order::natural) {
+      return {widen(load_128(p)), widen(load_128(p + 8)), widen(load_128(p + 16)), widen(load_128(p + 24))};
+    } else {
+      const __m256i lo = load_256(p);
+      const __m256i hi = load_256(p + 16);
+      const __m256i odd = _mm256_set1_epi32(static_cast<int>(0xFFFF0000u));
+      return {_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)), _mm256_castsi256_ps(_mm256_and_si256(lo, odd)),
+              _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16)), _mm256_castsi256_ps(_mm256_and_si256(hi, odd))};
+    }
+  }
+  static KVANT_INLINE F widen(__m128i bf16) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bf16), 16));
+  }
+
+  static KVANT_INLINE QuadI load_int(const std::int32_t* p) {
+    return {load_256(p), load_256(p + 8), load_256(p + 16), load_256(p + 24)};
+  }
+  static KVANT_INLINE QuadI load_int(const std::int8_t* p) {
+    return {_mm256_cvtepi8_epi32(load_64(p)), _mm256_cvtepi8_epi32(load_64(p + 8)),
+            _mm256_cvtepi8_epi32(load_64(p + 16)), _mm256_cvtepi8_epi32(load_64(p + 24))};
+  }
+  static KVANT_INLINE QuadI load_int(const std::uint8_t* p) {
+    return {_mm256_cvtepu8_epi32(load_64(p)), _mm256_cvtepu8_epi32(load_64(p + 8)),
+            _mm256_cvtepu8_epi32(load_64(p + 16)), _mm256_cvtepu8_epi32(load_64(p + 24))};
+  }
+
+  template <Order kOrder>
+  static KVANT_INLINE void store(float* p, const Quad& q, bool stream) {
+    static_assert(kOrder == Order::natural);
+    store_256(p, _mm256_castps_si256(q.a), stream);
+    store_256(p + 8, _mm256_castps_si256(q.b), stream);
+    store_256(p + 16, _mm256_castps_si256(q.c), stream);
+    store_256(p + 24, _mm256_castps_si256(q.d), stream);
+  }
+  template <Order kOrder>
+  static KVANT_INLINE void store(Half* p, const Quad& q, bool stream) {
+    static_assert(kOrder == Order::natural);
+    store_256(p, join(to_half(q.a), to_half(q.b)), stream);
+    store_256(p + 16, join(to_half(q.c), to_half(q.d)), stream);
+  }
+  static KVANT_INLINE __m128i to_half(F x) { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  template <Order kOrder>
+  static KVANT_INLINE void store(BFloat16* p, const Quad& q, bool stream) {
+    const __m256i a = round_to_bf16(q.a), b = round_to_bf16(q.b), c = round_to_bf16(q.c), d = round_to_bf16(q.d);
+    if constexpr (kOrder == Order::natural) {
+      store_256(p, join_neighbours(a, b), stream);
+      store_256(p + 16, join_neighbours(c, d), stream);
+    } else {
+      store_256(p, _mm256_blend_epi16(_mm256_srli_epi32(a, 16), b, 0xAA), stream);
+      store_256(p + 16, _mm256_blend_epi16(_mm256_srli_epi32(c, 16), d, 0xAA), stream);
+    }
+  }
+  // The rounded bf16 in the upper half of each element; core/half.h explains the bits.
+  static KVANT_INLINE __m256i round_to_bf16(F x) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i last = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), last);
+    const __m256 quiet = _mm256_or_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x00400000)));
+    return _mm256_castps_si256(
+        _mm256_blendv_ps(_mm256_castsi256_ps(rounded), quiet, _mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+  }
+  static KVANT_INLINE __m256i join_neighbours(__m256i a, __m256i b) {
+    const __m256i joined = _mm256_packus_epi32(_mm256_srli_epi32(a, 16), _mm256_srli_epi32(b, 16));
+    return _mm256_permute4x64_epi64(joined, 0xD8);
+  }
+
+  // Codes that already lie inside the type, so that saturating packs only move them.
+  static KVANT_INLINE __m256i pack_to(std::int8_t*, __m256i a, __m256i b) { return _mm256_packs_epi16(a, b); }
+  static KVANT_INLINE __m256i pack_to(std::uint8_t*, __m256i a, __m256i b) { return _mm256_packus_epi16(a, b); }
+  static KVANT_INLINE __m256i gather_quarters(__m256i v) {
+    return _mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  }
+  template <class T>
+  static KVANT_INLINE void store_codes(T* p, const QuadI& q, bool stream) {
+    const __m256i v = pack_to(p, _mm256_packs_epi32(q.a, q.b), _mm256_packs_epi32(q.c, q.d));
+    store_256(p, gather_quarters(v), stream);
+  }
+
+  // Adds the zero point to the low 16 bits of each element and stores the codes. Interleaving the low halves
+  // instead of a saturating pack turns the conversion's NaN marker 0x80000000 into 0 on the way.
+  template <Order kOrder, class T>
+  static KVANT_INLINE void store_narrow(T* p, const QuadI& q, __m256i zero_point_16, bool stream) {
+    const __m256i ab = _mm256_blend_epi16(q.a, _mm256_slli_epi32(q.b, 16), 0xAA);
+    const __m256i cd = _mm256_blend_epi16(q.c, _mm256_slli_epi32(q.d, 16), 0xAA);
+    const __m256i v = pack_to(p, _mm256_add_epi16(ab, zero_point_16), _mm256_add_epi16(cd, zero_point_16));
+    if constexpr (kOrder == Order::even_odd) {
+      store_256(p, _mm256_permute4x64_epi64(v, 0xD8), stream);
+    } else {
+      const __m256i sort = _mm256_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15,  //
+                                            0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+      store_256(p, gather_quarters(_mm256_shuffle_epi8(v, sort)), stream);
+    }
+  }
+  static KVANT_INLINE __m256i set_int16(std::int32_t i) { return _mm256_set1_epi16(static_cast<short>(i)); }
+};
+
+struct Avx2F64 : Avx2Shared {
+  using C = double;
+  using F = __m256d;
+  using I = __m128i;
+  using M = __m256d;
+  using Quad = semantics::Quad<F>;
+  using QuadI = semantics::Quad<I>;
+
+  static constexpr int kWidth = 4;
+  static constexpr bool kHasFma = true;
+  static constexpr bool kHasNarrowCodes = false;
+  template <class In>
+  static constexpr Order kUniformOrder = Order::natural;
+
+  static KVANT_INLINE F set(double c) { return _mm256_set1_pd(c); }
+  static KVANT_INLINE I set_int(std::int32_t i) { return _mm_set1_epi32(i); }
+  static KVANT_INLINE F add(F a, F b) { return _mm256_add_pd(a, b); }
+  static KVANT_INLINE F sub(F a, F b) { return _mm256_sub_pd(a, b); }
+  static KVANT_INLINE F mul(F a, F b) { return _mm256_mul_pd(a, b); }
+  static KVANT_INLINE F div(F a, F b) { return _mm256_div_pd(a, b); }
+  static KVANT_INLINE F fma(F a, F b, F c) { return _mm256_fmadd_pd(a, b, c); }
+  static KVANT_INLINE F fnma(F a, F b, F c) { return _mm256_fnmadd_pd(a, b, c); }
+  static KVANT_INLINE F min(F a, F b) { return _mm256_min_pd(a, b); }
+  static KVANT_INLINE F max(F a, F b) { return _mm256_max_pd(a, b); }
+  static KVANT_INLINE F round_even(F a) { return _mm256_round_pd(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static KVANT_INLINE I to_int(F a) { return _mm256_cvtpd_epi32(a); }
+  static KVANT_INLINE F to_float(I i) { return _mm256_cvtepi32_pd(i); }
+  static KVANT_INLINE I add_int(I a, I b) { return _mm_add_epi32(a, b); }
+  static KVANT_INLINE I sub_int(I a, I b) { return _mm_sub_epi32(a, b); }
+  static KVANT_INLINE I min_int(I a, I b) { return _mm_min_epi32(a, b); }
+  static KVANT_INLINE I max_int(I a, I b) { return _mm_max_epi32(a, b); }
+  static KVANT_INLINE M le(F a, F b) { return _mm256_cmp_pd(a, b, _CMP_LE_OQ); }
+  static KVANT_INLINE M both(M a, M b) { return _mm256_and_pd(a, b); }
+  static KVANT_INLINE F masked(M m, F a) { return _mm256_and_pd(m, a); }
+  static KVANT_INLINE F zero_if_nan(F a) { return _mm256_and_pd(a, _mm256_cmp_pd(a, a, _CMP_ORD_Q)); }
+
+  template <Order kOrder>
+  static KVANT_INLINE Quad load(const double* p) {
+    static_assert(kOrder == Order::natural);
+    return {_mm256_loadu_pd(p), _mm256_loadu_pd(p + 4), _mm256_loadu_pd(p + 8), _mm256_loadu_pd(p + 12)};
+  }
+  static KVANT_INLINE QuadI load_int(const std::int32_t* p) {
+    return {load_128(p), load_128(p + 4), load_128(p + 8), load_128(p + 12)};
+  }
+  static KVANT_INLINE QuadI load_int(const std::int8_t* p) {
+    return {_mm_cvtepi8_epi32(load_32(p)), _mm_cvtepi8_epi32(load_32(p + 4)), _mm_cvtepi8_epi32(load_32(p + 8)),
+            _mm_cvtepi8_epi32(load_32(p + 12))};
+  }
+  static KVANT_INLINE QuadI load_int(const std::uint8_t* p) {
+    return {_mm_cvtepu8_epi32(load_32(p)), _mm_cvtepu8_epi32(load_32(p + 4)), _mm_cvtepu8_epi32(load_32(p + 8)),
+            _mm_cvtepu8_epi32(load_32(p + 12))};
+  }
+  template <Order kOrder>
+  static KVANT_INLINE void store(double* p, const Quad& q, bool stream) {
+    static_assert(kOrder == Order::natural);
+    store_256(p, _mm256_castpd_si256(q.a), stream);
+    store_256(p + 4, _mm256_castpd_si256(q.b), stream);
+    store_256(p + 8, _mm256_castpd_si256(q.c), stream);
+    store_256(p + 12, _mm256_castpd_si256(q.d), stream);
+  }
+  static KVANT_INLINE __m128i pack_to(std::int8_t*, __m128i a, __m128i b) { return _mm_packs_epi16(a, b); }
+  static KVANT_INLINE __m128i pack_to(std::uint8_t*, __m128i a, __m128i b) { return _mm_packus_epi16(a, b); }
+  template <class T>
+  static KVANT_INLINE void store_codes(T* p, const QuadI& q, bool stream) {
+    store_128(p, pack_to(p, _mm_packs_epi32(q.a, q.b), _mm_packs_epi32(q.c, q.d)), stream);
+  }
+};
+
+struct Avx2Isa {
+  template <class Compute>
+  using Lanes = std::conditional_t<std::is_same_v<Compute, double>, Avx2F64, Avx2F32>;
+};
+
+}  // namespace kvant::cpu

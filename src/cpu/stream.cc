@@ -1,0 +1,113 @@
+// CPU streams: a oneTBB arena, or the host program's own thread pool.
+#include "kvant/stream.h"
+
+#include <oneapi/tbb/global_control.h>
+#include <oneapi/tbb/info.h>
+#include <oneapi/tbb/parallel_for.h>
+#include <oneapi/tbb/task_arena.h>
+
+#include <atomic>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "core/refuse.h"
+
+namespace kvant {
+
+class Stream::Impl {
+ public:
+  Status status;
+  int threads = 1;
+  // TBB makes only as many workers as there are cores unless told otherwise. Raised, never lowered: lowering would
+  // bind the host program's own use of TBB too.
+  std::optional<tbb::global_control> more_workers;
+  mutable std::optional<tbb::task_arena> arena;
+  std::function<void(std::int64_t, const Task&)> parallel_for;
+};
+
+namespace {
+
+constexpr int kMaxThreads = 1024;
+
+}  // namespace
+
+Stream::Stream(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
+Stream Stream::cpu() {
+  // One arena for all default streams, and they are made often.
+  static const Stream all_cores = cpu(tbb::info::default_concurrency());
+  return all_cores;
+}
+
+Stream Stream::cpu(int threads) {
+  auto impl = std::make_shared<Impl>();
+  if (threads < 1 || threads > kMaxThreads) {
+    impl->status = core::invalid_problem("stream: {} threads; give 1 to {}", threads, kMaxThreads);
+    return Stream(impl);
+  }
+  impl->threads = threads;
+  try {
+    if (threads > tbb::info::default_concurrency())
+      impl->more_workers.emplace(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(threads));
+    if (threads > 1) {
+      impl->arena.emplace(threads);
+      impl->arena->initialize();
+    }
+  } catch (const std::exception& e) {
+    impl->status = core::refuse(StatusCode::Internal, "stream: no arena of {} threads: {}", threads, e.what());
+  }
+  return Stream(impl);
+}
+
+Stream Stream::cpu(Executor executor) {
+  auto impl = std::make_shared<Impl>();
+  if (executor.threads < 1 || executor.threads > kMaxThreads)
+    impl->status = core::invalid_problem("stream: executor with {} threads; give 1 to {}", executor.threads, kMaxThreads);
+  else if (!executor.parallel_for)
+    impl->status = core::invalid_problem("stream: executor without parallel_for");
+  impl->threads = executor.threads;
+  impl->parallel_for = std::move(executor.parallel_for);
+  return Stream(impl);
+}
+
+BackendKind Stream::backend() const { return BackendKind::cpu; }
+int Stream::threads() const { return impl_->threads; }
+const Status& Stream::status() const { return impl_->status; }
+
+Status Stream::parallel_for(std::int64_t parts, const Task& task) const {
+  if (!impl_->status.ok()) return impl_->status;
+  if (parts == 1 || impl_->threads == 1) {
+    for (std::int64_t part = 0; part < parts; ++part) task(part);
+    return {};
+  }
+  try {
+    if (impl_->arena) {
+      impl_->arena->execute([&] {
+        // Parts are already the size that is worth a steal, so they are neither merged nor split.
+        tbb::parallel_for(std::int64_t{0}, parts, [&](std::int64_t part) { task(part); }, tbb::simple_partitioner());
+      });
+      return {};
+    }
+    struct Counted {
+      const Task* task;
+      std::atomic<std::int64_t> done{0};
+    } counted{&task};
+    impl_->parallel_for(parts, Task(
+                                   [](const void* context, std::int64_t part) {
+                                     auto& c = *static_cast<Counted*>(const_cast<void*>(context));
+                                     (*c.task)(part);
+                                     c.done.fetch_add(1, std::memory_order_acq_rel);
+                                   },
+                                   &counted));
+    if (counted.done.load(std::memory_order_acquire) != parts)
+      return core::refuse(StatusCode::Internal, "stream: the executor ran {} of {} parts", counted.done.load(), parts);
+    return {};
+  } catch (const std::exception& e) {
+    return core::refuse(StatusCode::Internal, "stream: parallel_for threw: {}", e.what());
+  } catch (...) {
+    return core::refuse(StatusCode::Internal, "stream: parallel_for threw something that is no std::exception");
+  }
+}
+
+}  // namespace kvant

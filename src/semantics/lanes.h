@@ -1,0 +1,41 @@
+// The vocabulary that formulas are written in. A *lanes* type L names one instruction set's vectors for one
+// compute type and the operations on them; the formulas in this folder use nothing else, so that the scalar
+// reference, every SIMD width and CUDA evaluate the same text.
+//
+//   L::F, L::I, L::M   a vector of floating-point numbers, of as many int32, a mask
+//   L::kWidth          numbers in a vector
+//   L::kHasFma         fma and fnma round once; without it a quotient is divided
+//   set(c) set_int(i)  broadcast
+//   add sub mul div    IEEE, rounded to nearest even
+//   fma(a, b, c)       a * b + c, rounded once          fnma(a, b, c)   c - a * b, rounded once
+//   min(a, b)          a < b ? a : b                    max(a, b)       a > b ? a : b
+//                      (so b where either is NaN: a bound as the first argument lets NaN through)
+//   round_even(a)      to the nearest integer, ties to even; NaN and infinities stay
+//   to_int(a)          the same as an int32; |a| <= 2^24, and for NaN an integer whose low 16 bits are zero
+//   to_float(i)        exact for |i| <= 2^24
+//   add_int sub_int min_int max_int
+//   le(a, b)           a <= b, false where either is NaN
+//   both(m, n)         m && n                           masked(m, a)    m ? a : +0.0
+//   zero_if_nan(a)     a, or 0 where a is NaN
+//
+// The names stay close to Highway's. Loads, stores and packing belong to the backends' conveyors, not here.
+#pragma once
+
+#include "semantics/inline.h"
+
+namespace kvant::semantics {
+
+// Four vectors that travel together: one block of a conveyor. Named members, because GCC 12 spills arrays of
+// vectors to the stack.
+template <class V>
+struct Quad {
+  V a, b, c, d;
+};
+
+// f applied to the first vectors of each quad, to the second, the third and the fourth.
+template <class Function, class... V>
+KVANT_INLINE auto map(const Function& f, const Quad<V>&... q) -> Quad<decltype(f(q.a...))> {
+  return {f(q.a...), f(q.b...), f(q.c...), f(q.d...)};
+}
+
+}  // namespace kvant::semantics
