@@ -1,0 +1,220 @@
+#include "bench/elementwise_bench.h"
+
+#include <benchmark/benchmark.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bench/limit.h"
+#include "bench/report.h"
+#include "kvant/kvant.h"
+
+namespace kvant::bench {
+namespace {
+
+struct Case {
+  QuantizeKind op;
+  Granularity granularity;
+  ElementKind in;
+  ElementKind out;
+  Numerics numerics;
+  Shape shape;
+  int threads;
+};
+
+bool is_backward(QuantizeKind op) { return op >= QuantizeKind::quantize_backward; }
+
+std::string granularity_name(const Granularity& g) {
+  switch (g.kind()) {
+    case GranularityKind::channel: return fmt::format("channel{}", g.axis());
+    case GranularityKind::group: return fmt::format("group{}", g.group_size());
+    default: return std::string(name(g.kind()));
+  }
+}
+
+// "quantize" for quantize_backward: the direction is a column of its own.
+std::string forward_name(QuantizeKind op) {
+  std::string text(name(op));
+  if (is_backward(op)) text.resize(text.size() - std::string_view("_backward").size());
+  return text;
+}
+
+// Memory that all cases share, so that every case and its limit see the same pages.
+class Buffer {
+ public:
+  std::byte* get(std::size_t bytes) {
+    if (bytes > size_) {
+      std::free(data_);
+      constexpr std::size_t kHugePage = std::size_t{2} << 20;
+      size_ = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+      data_ = static_cast<std::byte*>(std::aligned_alloc(kHugePage, size_));
+      if (data_ == nullptr) std::abort();
+      madvise(data_, size_, MADV_HUGEPAGE);
+      std::memset(data_, 0, size_);
+    }
+    return data_;
+  }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+Buffer g_input, g_gradient, g_output;
+
+void fill_normal(std::byte* data, ElementKind kind, std::int64_t n) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  std::vector<float> some(4096);
+  for (float& x : some) x = normal(random);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float x = some[static_cast<std::size_t>(i * 7 + i / 4096) % some.size()];
+    switch (kind) {
+      case ElementKind::f32: reinterpret_cast<float*>(data)[i] = x; break;
+      case ElementKind::f64: reinterpret_cast<double*>(data)[i] = x; break;
+      case ElementKind::f16: reinterpret_cast<Half*>(data)[i] = to_half(x); break;
+      case ElementKind::bf16: reinterpret_cast<BFloat16*>(data)[i] = to_bfloat16(x); break;
+      default: data[i / (is_packed(kind) ? 2 : 1)] = static_cast<std::byte>(i * 37 >> 2); break;
+    }
+  }
+}
+
+template <class Function>
+double seconds_of(const Function& f, int repeat) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < repeat; ++i) f();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / repeat;
+}
+
+// The operator and its limit in turns, the best of each: what disturbs one disturbs the other.
+void run_case(benchmark::State& state, const Case& c) {
+  const std::int64_t n = *c.shape.element_count();
+  const bool backward = is_backward(c.op);
+  const ElementKind float_kind = is_float(c.in) ? c.in : c.out;
+  const ElementKind read = backward ? float_kind : c.in;
+  const ElementKind write = backward ? float_kind : c.out;
+  const bool two_inputs = backward && c.op != QuantizeKind::dequantize_backward;
+  std::byte* x = g_input.get(static_cast<std::size_t>(row_bytes(read, n)));
+  std::byte* dy = two_inputs ? g_gradient.get(static_cast<std::size_t>(row_bytes(read, n))) : nullptr;
+  std::byte* out = g_output.get(static_cast<std::size_t>(row_bytes(write, n)));
+  fill_normal(x, read, n);
+  if (two_inputs) fill_normal(dy, read, n);
+
+  const Stream stream = Stream::cpu(c.threads);
+  const auto plan = ElementwisePlan::select(
+      stream, {.op = c.op, .shape = c.shape, .granularity = c.granularity, .input = c.in, .output = c.out, .q_min = {}, .q_max = {}},
+      {.backend = {}, .isa = {}, .numerics = c.numerics});
+  if (!plan.ok()) return state.SkipWithError(plan.status().message().c_str());
+
+  const Shape parameters = *parameter_shape(c.shape, c.granularity);
+  const std::size_t count = static_cast<std::size_t>(*parameters.element_count());
+  std::vector<float> scale(count);
+  std::vector<double> scale64(count);
+  std::vector<std::int32_t> zero_point(count, 3);
+  for (std::size_t i = 0; i < count; ++i) {
+    scale[i] = 0.02f + 0.0001f * static_cast<float>(i % 100);
+    scale64[i] = scale[i];
+  }
+  ElementwiseArgs args;
+  args.input = {x, read, c.shape, 0};
+  args.grad_output = {two_inputs ? dy : x, float_kind, c.shape, 0};
+  args.output = {out, write, c.shape, 0};
+  args.scale = float_kind == ElementKind::f64 ? AnyParameter(AnyRef{scale64.data(), ElementKind::f64, parameters, 0})
+                                              : AnyParameter(AnyRef{scale.data(), ElementKind::f32, parameters, 0});
+  args.zero_point = AnyParameter(AnyRef{zero_point.data(), ElementKind::s32, parameters, 0});
+  if (const Status status = plan->can_implement(args); !status.ok()) return state.SkipWithError(status.message().c_str());
+
+  const Traffic traffic{x, two_inputs ? dy : nullptr, out, n, bits_per_element(read) / 4, bits_per_element(write) / 4};
+  const bool limited = n >= 4096;  // below, a call is all overhead
+  const int repeat = static_cast<int>(std::clamp<std::int64_t>((1 << 21) / n, 1, 20000));
+  double best = 1e9, limit = 1e9;
+  bool ok = true;
+  for ([[maybe_unused]] auto _ : state) {
+    const double seconds = seconds_of([&] { ok = plan->run(stream, {}, args).ok() && ok; }, repeat);
+    best = std::min(best, seconds);
+    if (limited) {
+      limit = std::min(limit, seconds_of([&] { move(stream, traffic, Stores::plain); }, repeat));
+      limit = std::min(limit, seconds_of([&] { move(stream, traffic, Stores::non_temporal); }, repeat));
+    }
+    state.SetIterationTime(seconds);
+  }
+  if (!ok) return state.SkipWithError("run() refused");
+  Row row;
+  row.op = forward_name(c.op);
+  row.granularity = granularity_name(c.granularity);
+  row.direction = backward ? "backward" : "forward";
+  row.in = name(c.in);
+  row.out = name(c.out);
+  row.numerics = name(c.numerics);
+  row.isa = name(plan->sku().arch);
+  for (int i = 0; i < c.shape.rank(); ++i) row.shape.push_back(c.shape[i]);
+  row.threads = c.threads;
+  row.seconds = best;
+  row.bytes = static_cast<double>(row_bytes(read, n) * (two_inputs ? 2 : 1) + row_bytes(write, n));
+  row.limit_seconds = limited ? limit : 0;
+  add(std::move(row));
+}
+
+void register_case(const Case& c) {
+  std::string shape;
+  for (int i = 0; i < c.shape.rank(); ++i) shape += fmt::format("{}{}", i == 0 ? "" : "x", c.shape[i]);
+  const std::string title = fmt::format("{}/{}/{}_{}/{}/{}/threads{}", name(c.op), granularity_name(c.granularity),
+                                        name(c.in), name(c.out), name(c.numerics), shape, c.threads);
+  const bool small = *c.shape.element_count() < (1 << 20);
+  benchmark::RegisterBenchmark(title.c_str(), [c](benchmark::State& state) { run_case(state, c); })
+      ->UseManualTime()
+      ->Iterations(small ? 60 : 9);
+}
+
+}  // namespace
+
+void register_elementwise() {
+  constexpr ElementKind kF32 = ElementKind::f32, kF64 = ElementKind::f64, kF16 = ElementKind::f16,
+                        kBf16 = ElementKind::bf16, kS8 = ElementKind::s8;
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  std::vector<int> thread_counts = {1};
+  if (cores > 1) thread_counts.push_back(2);
+  if (cores > 2) thread_counts.push_back(cores);
+
+  const Shape flat = {std::int64_t{64} << 20};
+  const Shape matrix = {16384, 4096};
+  for (const int threads : thread_counts) {
+    const auto forward_and_backward = [&](Granularity g, ElementKind f, ElementKind code, Numerics numerics,
+                                          const Shape& shape) {
+      for (const QuantizeKind op : {QuantizeKind::quantize, QuantizeKind::quantize_backward})
+        register_case({op, g, f, code, numerics, shape, threads});
+      for (const QuantizeKind op : {QuantizeKind::dequantize, QuantizeKind::dequantize_backward})
+        register_case({op, g, code, f, numerics, shape, threads});
+      for (const QuantizeKind op : {QuantizeKind::fake_quantize, QuantizeKind::fake_quantize_backward})
+        register_case({op, g, f, f, numerics, shape, threads});
+    };
+    for (const ElementKind f : {kF32, kF16, kBf16, kF64})
+      forward_and_backward(Granularity::per_tensor(), f, kS8, Numerics::exact, flat);
+    for (const ElementKind f : {kF32, kF16, kBf16})
+      for (const Granularity g : {Granularity::per_channel(1), Granularity::per_group(1, 32),
+                                  Granularity::per_group(1, 128), Granularity::per_token()})
+        forward_and_backward(g, f, kS8, Numerics::exact, matrix);
+    for (const ElementKind f : {kF32, kF16, kBf16}) {
+      register_case({QuantizeKind::quantize, Granularity::per_tensor(), f, kS8, Numerics::reciprocal, flat, threads});
+      for (const ElementKind code : {ElementKind::u8, ElementKind::s4, ElementKind::u4}) {
+        register_case({QuantizeKind::quantize, Granularity::per_tensor(), f, code, Numerics::exact, flat, threads});
+        register_case({QuantizeKind::dequantize, Granularity::per_tensor(), code, f, Numerics::exact, flat, threads});
+      }
+    }
+  }
+  for (const Numerics numerics : {Numerics::exact, Numerics::reciprocal})
+    register_case({QuantizeKind::quantize, Granularity::per_tensor(), kF32, kS8, numerics, {64 * 1024}, 1});
+  for (const QuantizeKind op : {QuantizeKind::quantize, QuantizeKind::fake_quantize})
+    register_case({op, Granularity::per_tensor(), kF32, op == QuantizeKind::quantize ? kS8 : kF32, Numerics::exact,
+                   {64}, 1});
+}
+
+}  // namespace kvant::bench

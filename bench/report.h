@@ -1,0 +1,32 @@
+// What a benchmark measured, the table of it, and bench.json.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace kvant::bench {
+
+struct Row {
+  std::string op;
+  std::string granularity;  // with the group size or axis: "group128", "channel1"
+  std::string direction;    // "forward", "backward"
+  std::string in;
+  std::string out;
+  std::string numerics;
+  std::string isa;
+  std::vector<std::int64_t> shape;
+  int threads = 1;
+  double seconds = 0;        // best of several
+  double bytes = 0;          // read and written
+  double limit_seconds = 0;  // moving the same bytes without arithmetic, best of several; 0: not measured
+  std::string peer;          // empty: none
+  double peer_seconds = 0;
+};
+
+void add(Row row);
+void print_table();
+// Writes all rows to `path`; false if that fails.
+bool write_json(const std::string& path);
+
+}  // namespace kvant::bench
