@@ -112,7 +112,7 @@ void run_case(benchmark::State& state, const Case& c) {
   const auto plan = ElementwisePlan::select(
       stream, {.op = c.op, .shape = c.shape, .granularity = c.granularity, .input = c.in, .output = c.out, .q_min = {}, .q_max = {}},
       {.backend = {}, .isa = {}, .numerics = c.numerics});
-  if (!plan.ok()) return state.SkipWithError(plan.status().message().c_str());
+  if (!plan.ok()) return state.SkipWithError(std::string(plan.status().message()).c_str());
 
   const Shape parameters = *parameter_shape(c.shape, c.granularity);
   const std::size_t count = static_cast<std::size_t>(*parameters.element_count());
@@ -130,7 +130,7 @@ void run_case(benchmark::State& state, const Case& c) {
   args.scale = float_kind == ElementKind::f64 ? AnyParameter(AnyRef{scale64.data(), ElementKind::f64, parameters, 0})
                                               : AnyParameter(AnyRef{scale.data(), ElementKind::f32, parameters, 0});
   args.zero_point = AnyParameter(AnyRef{zero_point.data(), ElementKind::s32, parameters, 0});
-  if (const Status status = plan->can_implement(args); !status.ok()) return state.SkipWithError(status.message().c_str());
+  if (const Status status = plan->can_implement(args); !status.ok()) return state.SkipWithError(std::string(status.message()).c_str());
 
   const Traffic traffic{x, two_inputs ? dy : nullptr, out, n, bits_per_element(read) / 4, bits_per_element(write) / 4};
   const bool limited = n >= 4096;  // below, a call is all overhead

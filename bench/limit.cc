@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <utility>
 
 #if defined(__AVX2__)
@@ -115,7 +116,7 @@ void move(const Stream& stream, const Traffic& t, Stores stores) {
       },
       &context);
   if (const Status status = stream.parallel_for(parts, task); !status.ok()) {
-    std::fprintf(stderr, "kvant_bench: %s\n", status.message().c_str());
+    std::fprintf(stderr, "kvant_bench: %s\n", std::string(status.message()).c_str());
     std::exit(1);
   }
 }

@@ -27,6 +27,16 @@ struct DequantizeDescriptorOf {
   G granularity = {};
   std::optional<ElementKind> input;   // if set, must be the plan's In
   std::optional<ElementKind> output;  // if set, must be the plan's Out
+
+  ElementwiseDescriptor elementwise(QuantizeKind op, ElementKind in, ElementKind out) const {
+    return {.op = op,
+            .shape = shape,
+            .granularity = granularity,
+            .input = input.value_or(in),
+            .output = output.value_or(out),
+            .q_min = {},
+            .q_max = {}};
+  }
 };
 
 template <class In, class Out>
@@ -35,6 +45,8 @@ struct DequantizeArgs {
   TensorMut<Out> output;
   Parameter<scale_t<Out>> scale;
   Parameter<std::int32_t> zero_point = 0;
+
+  detail::ElementwiseOperands operands() const { return {&input, nullptr, &output, &scale, &zero_point}; }
 };
 
 template <class Out>
@@ -42,29 +54,9 @@ struct DequantizeBackwardArgs {
   TensorRef<Out> grad_output;
   TensorMut<Out> grad_input;
   Parameter<scale_t<Out>> scale;
-};
 
-namespace detail {
-template <class G>
-ElementwiseDescriptor to_elementwise(const DequantizeDescriptorOf<G>& d, QuantizeKind op, ElementKind in,
-                                     ElementKind out) {
-  return {.op = op,
-          .shape = d.shape,
-          .granularity = d.granularity,
-          .input = d.input.value_or(in),
-          .output = d.output.value_or(out),
-          .q_min = {},
-          .q_max = {}};
-}
-template <class In, class Out>
-ElementwiseOperands to_operands(const DequantizeArgs<In, Out>& a) {
-  return {&a.input, nullptr, &a.output, &a.scale, &a.zero_point};
-}
-template <class Out>
-ElementwiseOperands to_operands(const DequantizeBackwardArgs<Out>& a) {
-  return {nullptr, &a.grad_output, &a.grad_input, &a.scale, nullptr};
-}
-}  // namespace detail
+  detail::ElementwiseOperands operands() const { return {nullptr, &grad_output, &grad_input, &scale, nullptr}; }
+};
 
 template <class In, class Out, class G>
 using DequantizePlanOf = detail::TypedElementwisePlan<QuantizeKind::dequantize, In, Out, DequantizeDescriptorOf<G>,

@@ -114,6 +114,7 @@ class KVANT_API ElementwisePlan {
   Numerics numerics_ = Numerics::exact;
   const detail::ElementwiseKernel* kernel_ = nullptr;
   std::int64_t elements_ = 0;
+  std::int64_t rows_ = 0;
   std::int64_t parameters_ = 0;
   Shape parameter_shape_;
   std::int32_t q_min_ = 0;
@@ -129,8 +130,8 @@ KVANT_API Result<ElementwisePlan> select_typed(const Stream& stream, Elementwise
                                                const PlanPreference& preference, ElementKind input,
                                                ElementKind output);
 
-// The typed face of ElementwisePlan. Descriptor and Args come from the operator's own header, where
-// to_elementwise(Descriptor, op, In, Out) and to_operands(Args) translate them.
+// The typed face of ElementwisePlan. Descriptor and Args come from the operator's own header; their members
+// elementwise() and operands() translate them.
 template <QuantizeKind kOp, class In, class Out, class DescriptorType, class ArgsType>
 class TypedElementwisePlan {
  public:
@@ -139,18 +140,18 @@ class TypedElementwisePlan {
 
   static Result<TypedElementwisePlan> select(const Stream& stream, const Descriptor& descriptor,
                                              const PlanPreference& preference = {}) {
-    auto plan = select_typed(stream, to_elementwise(descriptor, kOp, kind_of<In>, kind_of<Out>), preference,
+    auto plan = select_typed(stream, descriptor.elementwise(kOp, kind_of<In>, kind_of<Out>), preference,
                              kind_of<In>, kind_of<Out>);
     if (!plan.ok()) return plan.status();
     return TypedElementwisePlan(*std::move(plan));
   }
 
-  Status can_implement(const Args& args) const { return plan_.can_implement(to_operands(args)); }
+  Status can_implement(const Args& args) const { return plan_.can_implement(args.operands()); }
   std::size_t workspace_size() const { return plan_.workspace_size(); }
   KernelSku sku() const { return plan_.sku(); }
   PrecisionGuarantee precision_guarantee() const { return plan_.precision_guarantee(); }
   Status run(const Stream& stream, Workspace workspace, const Args& args) const {
-    return plan_.run(stream, workspace, to_operands(args));
+    return plan_.run(stream, workspace, args.operands());
   }
 
  private:

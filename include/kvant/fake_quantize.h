@@ -28,6 +28,16 @@ struct FakeQuantizeDescriptorOf {
   std::int32_t q_min = -128;
   std::int32_t q_max = 127;
   std::optional<ElementKind> element;  // if set, must be the plan's T
+
+  ElementwiseDescriptor elementwise(QuantizeKind op, ElementKind in, ElementKind out) const {
+    return {.op = op,
+            .shape = shape,
+            .granularity = granularity,
+            .input = element.value_or(in),
+            .output = element.value_or(out),
+            .q_min = q_min,
+            .q_max = q_max};
+  }
 };
 
 template <class T>
@@ -36,6 +46,8 @@ struct FakeQuantizeArgs {
   TensorMut<T> output;
   Parameter<scale_t<T>> scale;
   Parameter<std::int32_t> zero_point = 0;
+
+  detail::ElementwiseOperands operands() const { return {&input, nullptr, &output, &scale, &zero_point}; }
 };
 
 template <class T>
@@ -45,29 +57,9 @@ struct FakeQuantizeBackwardArgs {
   TensorMut<T> grad_input;
   Parameter<scale_t<T>> scale;
   Parameter<std::int32_t> zero_point = 0;
-};
 
-namespace detail {
-template <class G>
-ElementwiseDescriptor to_elementwise(const FakeQuantizeDescriptorOf<G>& d, QuantizeKind op, ElementKind in,
-                                     ElementKind out) {
-  return {.op = op,
-          .shape = d.shape,
-          .granularity = d.granularity,
-          .input = d.element.value_or(in),
-          .output = d.element.value_or(out),
-          .q_min = d.q_min,
-          .q_max = d.q_max};
-}
-template <class T>
-ElementwiseOperands to_operands(const FakeQuantizeArgs<T>& a) {
-  return {&a.input, nullptr, &a.output, &a.scale, &a.zero_point};
-}
-template <class T>
-ElementwiseOperands to_operands(const FakeQuantizeBackwardArgs<T>& a) {
-  return {&a.input, &a.grad_output, &a.grad_input, &a.scale, &a.zero_point};
-}
-}  // namespace detail
+  detail::ElementwiseOperands operands() const { return {&input, &grad_output, &grad_input, &scale, &zero_point}; }
+};
 
 template <class T, class G>
 using FakeQuantizePlanOf = detail::TypedElementwisePlan<QuantizeKind::fake_quantize, T, T, FakeQuantizeDescriptorOf<G>,

@@ -33,6 +33,16 @@ struct QuantizeDescriptorOf {
   std::optional<std::int32_t> q_max;  // default: the greatest
   std::optional<ElementKind> input;   // if set, must be the plan's In
   std::optional<ElementKind> output;  // if set, must be the plan's Out
+
+  ElementwiseDescriptor elementwise(QuantizeKind op, ElementKind in, ElementKind out) const {
+    return {.op = op,
+            .shape = shape,
+            .granularity = granularity,
+            .input = input.value_or(in),
+            .output = output.value_or(out),
+            .q_min = q_min,
+            .q_max = q_max};
+  }
 };
 
 template <class In, class Out>
@@ -41,6 +51,8 @@ struct QuantizeArgs {
   TensorMut<Out> output;
   Parameter<scale_t<In>> scale;
   Parameter<std::int32_t> zero_point = 0;
+
+  detail::ElementwiseOperands operands() const { return {&input, nullptr, &output, &scale, &zero_point}; }
 };
 
 template <class In>
@@ -50,29 +62,9 @@ struct QuantizeBackwardArgs {
   TensorMut<In> grad_input;
   Parameter<scale_t<In>> scale;
   Parameter<std::int32_t> zero_point = 0;
-};
 
-namespace detail {
-template <class G>
-ElementwiseDescriptor to_elementwise(const QuantizeDescriptorOf<G>& d, QuantizeKind op, ElementKind in,
-                                     ElementKind out) {
-  return {.op = op,
-          .shape = d.shape,
-          .granularity = d.granularity,
-          .input = d.input.value_or(in),
-          .output = d.output.value_or(out),
-          .q_min = d.q_min,
-          .q_max = d.q_max};
-}
-template <class In, class Out>
-ElementwiseOperands to_operands(const QuantizeArgs<In, Out>& a) {
-  return {&a.input, nullptr, &a.output, &a.scale, &a.zero_point};
-}
-template <class In>
-ElementwiseOperands to_operands(const QuantizeBackwardArgs<In>& a) {
-  return {&a.input, &a.grad_output, &a.grad_input, &a.scale, &a.zero_point};
-}
-}  // namespace detail
+  detail::ElementwiseOperands operands() const { return {&input, &grad_output, &grad_input, &scale, &zero_point}; }
+};
 
 // G is PerTensor, PerChannel, PerToken, PerGroup, or Granularity for a choice at run time.
 template <class In, class Out, class G>

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <tl/expected.hpp>
@@ -26,19 +27,24 @@ enum class StatusCode : std::uint8_t {
 // "InvalidProblem" and so on.
 KVANT_API std::string_view name(StatusCode code);
 
-// Success, or a code with a sentence. A default-constructed Status is success and holds no memory.
+// Success, or a code with a sentence. Success is a null pointer: run() returns one in no time.
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+  Status(StatusCode code, std::string message)
+      : refusal_(std::make_shared<const Refusal>(Refusal{code, std::move(message)})) {}
 
-  bool ok() const { return code_ == StatusCode::Ok; }
-  StatusCode code() const { return code_; }
-  const std::string& message() const { return message_; }
+  bool ok() const { return refusal_ == nullptr; }
+  StatusCode code() const { return refusal_ ? refusal_->code : StatusCode::Ok; }
+  // Empty for success.
+  std::string_view message() const { return refusal_ ? std::string_view(refusal_->message) : std::string_view(); }
 
  private:
-  StatusCode code_ = StatusCode::Ok;
-  std::string message_;
+  struct Refusal {
+    StatusCode code;
+    std::string message;
+  };
+  std::shared_ptr<const Refusal> refusal_;
 };
 
 // A value, or the Status that explains its absence. value(), operator* and operator-> require ok().

@@ -26,7 +26,7 @@ struct ElementwiseJob {
   std::int32_t q_max;
   Numerics numerics;
   bool stream;  // the output is too large for the caches: write around them
-  Runs runs;
+  const Runs* runs;
 };
 
 // A part of a job: elements [offset, offset + count) of lines [first_line, end_line).

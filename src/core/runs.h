@@ -26,6 +26,7 @@ using detail::Runs;
 
 // Inlined even without optimisation: kernels for several instruction sets call it.
 inline __attribute__((always_inline)) std::int64_t first_parameter(const Runs& runs, std::int64_t line) {
+  if (line == 0) return 0;  // most problems have one line, and a division costs as much as a block of elements
   const std::int64_t rest = line / runs.inner_count;
   return rest / runs.middle_count * runs.outer_step + rest % runs.middle_count / runs.group * runs.middle_step +
          line % runs.inner_count * runs.inner_step;

@@ -12,19 +12,21 @@
 namespace kvant::cpu {
 
 #if defined(__x86_64__)
-// Reading the register costs about 3 ns. Writing it is skipped where only the sticky flags would change.
+// Reading the register costs about 3 ns and writing it more, so it is written only where that changes something.
 class DefaultFloatEnvironment {
  public:
   DefaultFloatEnvironment() : saved_(_mm_getcsr()) {
     if ((saved_ & kControl) != kDefault) _mm_setcsr(kDefault);
   }
-  ~DefaultFloatEnvironment() { _mm_setcsr(saved_); }
+  ~DefaultFloatEnvironment() {
+    if (_mm_getcsr() != saved_) _mm_setcsr(saved_);
+  }
   DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
   DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
 
  private:
-  static constexpr unsigned kDefault = 0x1F80;   // all exceptions masked, everything else off
-  static constexpr unsigned kControl = 0xFFC0;   // all but the sticky exception flags
+  static constexpr unsigned kDefault = 0x1F80;  // all exceptions masked, everything else off
+  static constexpr unsigned kControl = 0xFFC0;  // all but the sticky exception flags
   unsigned saved_;
 };
 #else

@@ -103,23 +103,26 @@ Result<QRange> checked_range(const ElementwiseDescriptor& d) {
   return range;
 }
 
-std::int64_t row_count(const Shape& shape, std::int64_t elements) {
-  return shape.row_length() == 0 ? 0 : elements / shape.row_length();
-}
-
-std::int64_t stride_bytes(const AnyRef& view) {
+// The helpers below take AnyRef and AnyMut alike: copying one into the other would cost more than the checks.
+template <class View>
+std::int64_t stride_bytes(const View& view) {
   return row_bytes(view.kind, view.row_stride == 0 ? view.shape.row_length() : view.row_stride);
 }
 
-bool has_gaps(const AnyRef& view) { return view.row_stride != 0 && view.row_stride != view.shape.row_length(); }
+template <class View>
+bool has_gaps(const View& view) {
+  return view.row_stride != 0 && view.row_stride != view.shape.row_length();
+}
 
-ops::Extent extent(const AnyRef& view, std::int64_t elements) {
-  return {static_cast<const std::byte*>(view.data), row_count(view.shape, elements),
-          row_bytes(view.kind, view.shape.row_length()), stride_bytes(view)};
+template <class View>
+ops::Extent extent(const View& view, std::int64_t rows) {
+  return {view.data, rows, row_bytes(view.kind, view.shape.row_length()),
+          stride_bytes(view)};
 }
 
 // A view against the descriptor: kind, shape, stride, address.
-Status check_view(const ElementwiseDescriptor& d, std::int64_t elements, const char* what, const AnyRef& view,
+template <class View>
+Status check_view(const ElementwiseDescriptor& d, std::int64_t rows, const char* what, const View& view,
                   ElementKind kind) {
   if (view.kind != kind)
     return unsupported("{}: {} has element {}, the plan was selected for {}", label(d), what, name(view.kind),
@@ -135,13 +138,12 @@ Status check_view(const ElementwiseDescriptor& d, std::int64_t elements, const c
       return invalid_problem("{}: {} has row stride {}; rows of {} begin at a whole byte, so it must be even", label(d),
                              what, view.row_stride, name(kind));
     std::int64_t bytes = 0;
-    if (__builtin_mul_overflow(view.row_stride, bits_per_element(kind) / 4, &bytes) ||
-        __builtin_mul_overflow(bytes, row_count(view.shape, elements), &bytes))
+    if (__builtin_mul_overflow(view.row_stride, std::int64_t{8}, &bytes) || __builtin_mul_overflow(bytes, rows, &bytes))
       return invalid_problem("{}: {} has row stride {} in shape {}, more bytes than 63 bits count", label(d), what,
                              view.row_stride, view.shape.to_string());
   }
-  if (view.data == nullptr && elements != 0)
-    return invalid_problem("{}: {} is null for {} elements", label(d), what, elements);
+  if (view.data == nullptr && rows != 0)
+    return invalid_problem("{}: {} is null for shape {}", label(d), what, d.shape.to_string());
   return {};
 }
 
@@ -226,7 +228,7 @@ struct Launch {
   static void run_part(const void* context, std::int64_t index) {
     const Launch& launch = *static_cast<const Launch*>(context);
     const cpu::DefaultFloatEnvironment environment;
-    launch.kernel->run(*launch.job, launch.partition.part(launch.job->runs, index));
+    launch.kernel->run(*launch.job, launch.partition.part(*launch.job->runs, index));
   }
 };
 
@@ -247,6 +249,7 @@ Result<ElementwisePlan> ElementwisePlan::select(const Stream& stream, const Elem
   plan.descriptor_ = d;
   plan.numerics_ = preference.numerics;
   plan.elements_ = *d.shape.element_count();
+  plan.rows_ = plan.elements_ == 0 ? 0 : plan.elements_ / d.shape.row_length();
   std::int64_t bytes = 0;
   if (__builtin_mul_overflow(plan.elements_, std::int64_t{8}, &bytes))
     return invalid_problem("{}: shape {} has more bytes than 63 bits count", label(d), d.shape.to_string());
@@ -272,13 +275,13 @@ KernelSku ElementwisePlan::sku() const { return kernel_->sku; }
 
 Status ElementwisePlan::can_implement(const ElementwiseOperands& o) const {
   const ElementwiseDescriptor& d = descriptor_;
-  const AnyRef output = *o.output;
+  const AnyMut& output = *o.output;
   const char* output_name = is_backward(d.op) ? "grad_input" : "output";
   if (reads_input(d.op))
-    if (Status s = check_view(d, elements_, "input", *o.input, read_kind(d)); !s.ok()) return s;
+    if (Status s = check_view(d, rows_, "input", *o.input, read_kind(d)); !s.ok()) return s;
   if (is_backward(d.op))
-    if (Status s = check_view(d, elements_, "grad_output", *o.grad_output, float_kind(d)); !s.ok()) return s;
-  if (Status s = check_view(d, elements_, output_name, output, write_kind(d)); !s.ok()) return s;
+    if (Status s = check_view(d, rows_, "grad_output", *o.grad_output, float_kind(d)); !s.ok()) return s;
+  if (Status s = check_view(d, rows_, output_name, output, write_kind(d)); !s.ok()) return s;
 
   const ElementKind scale_type = scale_kind(float_kind(d));
   if (Status s = check_parameter(d, "scale", *o.scale, scale_type, parameter_shape_, parameters_, elements_); !s.ok())
@@ -309,10 +312,10 @@ Status ElementwisePlan::can_implement(const ElementwiseOperands& o) const {
   if (elements_ == 0) return {};
 
   // In place where reading and writing walk in step: same address, same strides, same width.
-  const ops::Extent written = extent(output, elements_);
+  const ops::Extent written = extent(output, rows_);
   const bool in_place_is_legal = is_fake(d.op) || is_backward(d.op);
   const auto check_overlap = [&](const char* what, const AnyRef& view) -> Status {
-    const ops::Extent read = extent(view, elements_);
+    const ops::Extent read = extent(view, rows_);
     if (!ops::overlap(written, read)) return {};
     const bool same = read.begin == written.begin && (read.stride == written.stride || read.rows == 1);
     if (same && in_place_is_legal) return {};
@@ -325,7 +328,7 @@ Status ElementwisePlan::can_implement(const ElementwiseOperands& o) const {
     if (Status s = check_overlap("grad_output", *o.grad_output); !s.ok()) return s;
   const auto check_parameter_overlap = [&](const char* what, const AnyParameter& p) -> Status {
     const std::int64_t bytes = row_bytes(p.kind(), p.is_scalar() ? 1 : parameters_);
-    if (ops::overlap(written, {static_cast<const std::byte*>(p.data()), 1, bytes, bytes}))
+    if (ops::overlap(written, ops::Extent(p.data(), 1, bytes, bytes)))
       return invalid_problem("{}: {} overlaps {}", label(d), output_name, what);
     return {};
   };
@@ -343,11 +346,11 @@ Status ElementwisePlan::run(const Stream& stream, Workspace, const ElementwiseOp
   const bool backward = is_backward(descriptor_.op);
   const AnyRef& x = reads_input(descriptor_.op) ? *o.input : *o.grad_output;
   const AnyRef* dy = backward && reads_input(descriptor_.op) ? o.grad_output : nullptr;
-  const AnyRef out = *o.output;
+  const AnyMut& out = *o.output;
   const bool gaps = has_gaps(x) || has_gaps(out) || (dy != nullptr && has_gaps(*dy));
   const detail::Runs& runs = gaps ? row_runs_ : dense_runs_;
   const bool lines_are_rows = runs.length == descriptor_.shape.row_length();
-  const auto line_stride = [&](const AnyRef& view) {
+  const auto line_stride = [&](const auto& view) {
     return lines_are_rows ? stride_bytes(view) : row_bytes(view.kind, runs.length);
   };
   const bool in_place = x.data == out.data || (dy != nullptr && dy->data == out.data);
@@ -368,7 +371,7 @@ Status ElementwisePlan::run(const Stream& stream, Workspace, const ElementwiseOp
       .q_max = q_max_,
       .numerics = numerics_,
       .stream = !in_place && row_bytes(out.kind, elements_) >= kStreamBytes,
-      .runs = runs,
+      .runs = &runs,
   };
   const Launch launch{kernel_, &job, partition(runs, elements_, stream.threads())};
   return stream.parallel_for(launch.partition.parts, Task(&Launch::run_part, &launch));

@@ -150,7 +150,7 @@ struct Avx2F32 : Avx2Shared {
             _mm256_cvtepu8_epi32(load_64(p + 16)), _mm256_cvtepu8_epi32(load_64(p + 24))};
   }
 
-  template <Order kOrder>
+  template <Order kOrder, NanPayload = NanPayload::any>
   static KVANT_INLINE void store(float* p, const Quad& q, bool stream) {
     static_assert(kOrder == Order::natural);
     store_256(p, _mm256_castps_si256(q.a), stream);
@@ -158,16 +158,17 @@ struct Avx2F32 : Avx2Shared {
     store_256(p + 16, _mm256_castps_si256(q.c), stream);
     store_256(p + 24, _mm256_castps_si256(q.d), stream);
   }
-  template <Order kOrder>
+  template <Order kOrder, NanPayload = NanPayload::any>
   static KVANT_INLINE void store(Half* p, const Quad& q, bool stream) {
     static_assert(kOrder == Order::natural);
     store_256(p, join(to_half(q.a), to_half(q.b)), stream);
     store_256(p + 16, join(to_half(q.c), to_half(q.d)), stream);
   }
   static KVANT_INLINE __m128i to_half(F x) { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-  template <Order kOrder>
+  template <Order kOrder, NanPayload kNan = NanPayload::any>
   static KVANT_INLINE void store(BFloat16* p, const Quad& q, bool stream) {
-    const __m256i a = round_to_bf16(q.a), b = round_to_bf16(q.b), c = round_to_bf16(q.c), d = round_to_bf16(q.d);
+    const __m256i a = round_to_bf16<kNan>(q.a), b = round_to_bf16<kNan>(q.b);
+    const __m256i c = round_to_bf16<kNan>(q.c), d = round_to_bf16<kNan>(q.d);
     if constexpr (kOrder == Order::natural) {
       store_256(p, join_neighbours(a, b), stream);
       store_256(p + 16, join_neighbours(c, d), stream);
@@ -177,10 +178,12 @@ struct Avx2F32 : Avx2Shared {
     }
   }
   // The rounded bf16 in the upper half of each element; core/half.h explains the bits.
+  template <NanPayload kNan>
   static KVANT_INLINE __m256i round_to_bf16(F x) {
     const __m256i bits = _mm256_castps_si256(x);
     const __m256i last = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), last);
+    const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(last, _mm256_set1_epi32(0x7FFF)));
+    if constexpr (kNan == NanPayload::upper_half) return rounded;
     const __m256 quiet = _mm256_or_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x00400000)));
     return _mm256_castps_si256(
         _mm256_blendv_ps(_mm256_castsi256_ps(rounded), quiet, _mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
@@ -272,7 +275,7 @@ struct Avx2F64 : Avx2Shared {
     return {_mm_cvtepu8_epi32(load_32(p)), _mm_cvtepu8_epi32(load_32(p + 4)), _mm_cvtepu8_epi32(load_32(p + 8)),
             _mm_cvtepu8_epi32(load_32(p + 12))};
   }
-  template <Order kOrder>
+  template <Order kOrder, NanPayload = NanPayload::any>
   static KVANT_INLINE void store(double* p, const Quad& q, bool stream) {
     static_assert(kOrder == Order::natural);
     store_256(p, _mm256_castpd_si256(q.a), stream);

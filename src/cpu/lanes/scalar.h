@@ -88,7 +88,7 @@ struct ScalarLanes {
   static KVANT_INLINE void store_one(C* p, F x) { store_unaligned(p, x); }
   static KVANT_INLINE void store_one(Half* p, F x) { store_unaligned(p, core::narrow_to_half(x)); }
   static KVANT_INLINE void store_one(BFloat16* p, F x) { store_unaligned(p, core::narrow_to_bfloat16(x)); }
-  template <Order, class T>
+  template <Order, NanPayload = NanPayload::any, class T>
   static KVANT_INLINE void store(T* p, const Quad& q, bool /*stream*/) {
     store_one(p, q.a);
     store_one(p + 1, q.b);
