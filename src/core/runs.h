@@ -32,6 +32,17 @@ inline __attribute__((always_inline)) std::int64_t first_parameter(const Runs& r
          line % runs.inner_count * runs.inner_step;
 }
 
+// How many lines from `line` on, itself included, use the same parameters.
+inline __attribute__((always_inline)) std::int64_t lines_sharing_parameters(const Runs& runs, std::int64_t line) {
+  const bool all = runs.outer_step == 0 && runs.middle_step == 0 && runs.inner_step == 0;
+  if (all) return runs.lines - line;
+  if (runs.group == 1 || runs.inner_count != 1) return 1;
+  const std::int64_t middle = line % runs.middle_count;
+  const std::int64_t in_group = runs.group - middle % runs.group;
+  const std::int64_t in_middle = runs.middle_count - middle;
+  return in_group < in_middle ? in_group : in_middle;
+}
+
 // `shape` and `granularity` have passed parameter_shape(). Shapes without elements have no lines.
 Runs dense_runs(const Shape& shape, const Granularity& granularity);
 Runs row_runs(const Shape& shape, const Granularity& granularity);

@@ -12,6 +12,7 @@
 
 #include "core/elementwise_kernel.h"
 #include "cpu/lanes/block.h"
+#include "cpu/lanes/scalar.h"
 #include "kvant/element.h"
 #include "semantics/quantize.h"
 
@@ -23,204 +24,273 @@ using detail::ElementwisePart;
 
 // ---- Blocks ---------------------------------------------------------------------------------------------------
 
-// Where a stretch of neighbouring elements begins in every buffer. `scale` and `zero_point` advance with the
-// elements and are read by varying bodies only.
-template <class In, class Out, class C>
+// Where a stretch of neighbouring elements begins in each buffer. dy is null where there is none.
+template <class In, class Out>
 struct Stretch {
   const In* x;
   const In* dy;
   Out* out;
-  const C* scale;
-  const std::int32_t* zero_point;
+
+  KVANT_INLINE Stretch operator+(std::int64_t n) const { return {x + n, dy == nullptr ? dy : dy + n, out + n}; }
 };
 
-template <class T>
-KVANT_INLINE T* advance(T* p, std::int64_t n) {
-  return p == nullptr ? p : p + n;
-}
-
-template <class T, class U>
-KVANT_INLINE T* copy_elements(T* to, const U* from, std::int64_t n) {
-  if (from != nullptr) __builtin_memcpy(to, from, static_cast<std::size_t>(n) * sizeof(T));
-  return from == nullptr ? nullptr : to;
-}
+// How a stretch is read and written.
+struct Traffic {
+  bool stream;               // store around the caches; the output is aligned for it
+  std::int64_t fetch_ahead;  // bytes in front of x and dy to fetch, 0 for none
+};
 
 // Arithmetic between the loads keeps the hardware from running far enough ahead of a stream out of memory: on Zen 3
 // f32 to s8 moved 20 GB/s without this and 26 with it. 2 KiB was the best of 512 B to 4 KiB.
+inline constexpr std::int64_t kFetchAhead = 2048;
+
 template <std::int64_t kBlock, class T>
-KVANT_INLINE void prefetch_block(const T* p) {
-  constexpr std::uintptr_t kAhead = 2048, kLine = 64;
-  const std::uintptr_t ahead = reinterpret_cast<std::uintptr_t>(p) + kAhead;
+KVANT_INLINE void fetch_block(const T* p, std::int64_t ahead) {
+  constexpr std::uintptr_t kLine = 64;
+  const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(p) + static_cast<std::uintptr_t>(ahead);
   for (std::uintptr_t i = 0; i < kBlock * sizeof(T); i += kLine)
-    __builtin_prefetch(reinterpret_cast<const void*>(ahead + i));
+    __builtin_prefetch(reinterpret_cast<const void*>(address + i));
 }
 
-// Calls body(stretch, stream) for each whole block of n elements, and for the rest on copies padded with zeros.
+template <class T>
+KVANT_INLINE void copy_elements(T* to, const T* from, std::int64_t n) {
+  __builtin_memcpy(to, from, static_cast<std::size_t>(n) * sizeof(T));
+}
+
+// Calls body(stretch, first element, stream) for each whole block of n elements.
 template <class L, class In, class Out, class Body>
-KVANT_INLINE void for_each_block(Stretch<In, Out, typename L::C> s, std::int64_t n, bool stream, const Body& body) {
+KVANT_INLINE void for_each_whole_block(const Stretch<In, Out>& s, std::int64_t n, Traffic traffic, const Body& body) {
   constexpr std::int64_t kBlock = 4 * L::kWidth;
-  for (; n >= kBlock; n -= kBlock) {
-    if (stream) {
-      prefetch_block<kBlock>(s.x);
-      if (s.dy != nullptr) prefetch_block<kBlock>(s.dy);
+  for (std::int64_t i = 0; i + kBlock <= n; i += kBlock) {
+    if (traffic.fetch_ahead != 0) {
+      fetch_block<kBlock>(s.x + i, traffic.fetch_ahead);
+      if (s.dy != nullptr) fetch_block<kBlock>(s.dy + i, traffic.fetch_ahead);
     }
-    body(s, stream);
-    s = {s.x + kBlock, advance(s.dy, kBlock), s.out + kBlock, advance(s.scale, kBlock), advance(s.zero_point, kBlock)};
+    body(s + i, i, traffic.stream);
   }
-  if (n <= 0) return;
+}
+
+// The same, and for the rest on copies padded with zeros: the tail is the body.
+template <class L, class In, class Out, class Body>
+KVANT_INLINE void for_each_block(const Stretch<In, Out>& s, std::int64_t n, Traffic traffic, const Body& body) {
+  constexpr std::int64_t kBlock = 4 * L::kWidth;
+  for_each_whole_block<L>(s, n, traffic, body);
+  const std::int64_t rest = n % kBlock;
+  if (rest <= 0) return;
+  const Stretch<In, Out> tail = s + (n - rest);
   In x[kBlock] = {};
   In dy[kBlock] = {};
   Out out[kBlock];
-  typename L::C scale[kBlock] = {};
-  std::int32_t zero_point[kBlock] = {};
-  body(Stretch<In, Out, typename L::C>{copy_elements(x, s.x, n), copy_elements(dy, s.dy, n), out,
-                                       copy_elements(scale, s.scale, n), copy_elements(zero_point, s.zero_point, n)},
-       false);
-  copy_elements(s.out, out, n);
+  copy_elements(x, tail.x, rest);
+  if (tail.dy != nullptr) copy_elements(dy, tail.dy, rest);
+  body(Stretch<In, Out>{x, dy, out}, n - rest, false);
+  copy_elements(tail.out, out, rest);
 }
 
 // ---- Parameters -----------------------------------------------------------------------------------------------
 
-KVANT_INLINE std::int32_t limit_zero_point(std::int32_t zp) {
-  return zp < -semantics::kMaxZeroPoint  ? -semantics::kMaxZeroPoint
-         : zp > semantics::kMaxZeroPoint ? semantics::kMaxZeroPoint
-                                         : zp;
-}
+// What holds for all parameters of a table; see semantics::Prepared.
+struct Flags {
+  bool corrected;
+  bool clamps_input;
+  bool contains_zero;
+};
 
-// One run's parameters.
+// Parameters prepared once for many elements: those of a batch of short runs (one by one they would cost groups of 32 as
+// much as the elements themselves), or of a tile of columns that several lines share. Small enough for L1.
 template <class L>
-struct Uniform {
+class ParameterTable {
+ public:
   using C = typename L::C;
-  C scale;
-  C inverse;
-  std::int32_t zero_point;
-  std::int32_t lo;  // q_min - zp
-  std::int32_t hi;
-  bool reciprocal;
+  using F = typename L::F;
+  using I = typename L::I;
+  static constexpr std::int64_t kBlock = 4 * L::kWidth;
+  static constexpr std::int64_t kCapacity = 512;
+  static_assert(kCapacity % kBlock == 0);
 
-  KVANT_INLINE Uniform(const ElementwiseJob& job, C s, std::int32_t zp)
-      : scale(s == s ? s : C(__builtin_nan(""))),  // plain payload, see NanPayload::upper_half
-        inverse(C(1) / scale),
-        zero_point(limit_zero_point(zp)),
-        lo(job.q_min - zero_point),
-        hi(job.q_max - zero_point),
-        reciprocal(job.numerics == Numerics::reciprocal) {}
+  // Fills the table with `count` parameters from index `first` on, each block of them spread as kOrder says.
+  template <Order kOrder>
+  KVANT_INLINE void fill(const ElementwiseJob& job, std::int64_t first, std::int64_t count) {
+    const C* scales = reinterpret_cast<const C*>(job.scale) + first;
+    const std::int32_t* zero_points = reinterpret_cast<const std::int32_t*>(job.zero_point);
+    if (zero_points != nullptr) zero_points += first;
+    if (count == 1) {
+      fill_one(job, scales, zero_points);
+      return;
+    }
+    flags = {true, true, true};
+    std::int64_t i = 0;
+    for (; i + kBlock <= count; i += kBlock)
+      fill_block<kOrder>(job, scales + i, zero_points == nullptr ? nullptr : zero_points + i, i);
+    const std::int64_t rest = count - i;
+    if (rest <= 0) return;
+    C scale_copies[kBlock];
+    std::int32_t zero_point_copies[kBlock];
+    for (std::int64_t j = 0; j < kBlock; ++j) {  // beyond the end repeats the first, so that it changes no flag
+      const std::int64_t from = i + (j < rest ? j : 0);
+      scale_copies[j] = load_unaligned(scales + from);
+      zero_point_copies[j] = zero_points == nullptr ? 0 : load_unaligned(zero_points + from);
+    }
+    fill_block<kOrder>(job, scale_copies, zero_points == nullptr ? nullptr : zero_point_copies, i);
+  }
 
-  KVANT_INLINE semantics::Bounds<L> bounds() const {
-    return {L::set(static_cast<C>(lo)), L::set(static_cast<C>(hi))};
+  // One vector more than the capacity puts neighbouring arrays into different banks of L1.
+  static constexpr std::int64_t kRow = kCapacity + L::kWidth;
+  alignas(64) C scale[kRow], inverse[kRow];
+  C lo[kRow], hi[kRow];              // bounds of the quotient
+  C input_lo[kRow], input_hi[kRow];  // bounds of x
+  std::int32_t zero_point[kRow];
+  Flags flags;
+
+ private:
+  KVANT_INLINE void fill_one(const ElementwiseJob& job, const C* scales, const std::int32_t* zero_points) {
+    const auto p = semantics::prepare<ScalarLanes<C>>(
+        load_unaligned(scales), zero_points == nullptr ? job.common_zero_point : load_unaligned(zero_points), job.q_min,
+        job.q_max);
+    scale[0] = p.scale, inverse[0] = p.inverse, zero_point[0] = p.zero_point;
+    lo[0] = p.bounds.lo, hi[0] = p.bounds.hi;
+    input_lo[0] = p.input_bounds.lo, input_hi[0] = p.input_bounds.hi;
+    flags = {p.corrected, p.clamps_input, p.contains_zero};
   }
-  KVANT_INLINE semantics::Bounds<L> input_bounds() const {
-    return {L::set(static_cast<C>(lo) * scale), L::set(static_cast<C>(hi) * scale)};
+
+  template <Order kOrder>
+  KVANT_INLINE void fill_block(const ElementwiseJob& job, const C* scales, const std::int32_t* zero_points,
+                               std::int64_t at) {
+    const I common = L::set_int(job.common_zero_point);
+    const auto zp = zero_points == nullptr ? typename L::QuadI{common, common, common, common}
+                                           : L::template load_parameters<kOrder>(zero_points);
+    const auto scale_quad = L::template load_parameters<kOrder>(scales);
+    // One vector after the other: four prepared at once would not fit the registers.
+    put(job, scale_quad.a, zp.a, at);
+    put(job, scale_quad.b, zp.b, at + L::kWidth);
+    put(job, scale_quad.c, zp.c, at + 2 * L::kWidth);
+    put(job, scale_quad.d, zp.d, at + 3 * L::kWidth);
   }
-  KVANT_INLINE bool input_can_be_clamped() const {
-    return semantics::has_corrected_quotient(scale) && lo >= -semantics::kMaxInputBound &&
-           hi <= semantics::kMaxInputBound;
-  }
-  KVANT_INLINE semantics::Divide<L> divide() const { return {L::set(scale)}; }
-  KVANT_INLINE semantics::Multiply<L> multiply() const { return {L::set(inverse)}; }
-  KVANT_INLINE auto corrected_multiply() const {
-    if constexpr (L::kHasFma)
-      return semantics::CorrectedMultiply<L>{L::set(scale), L::set(inverse)};
-    else
-      return divide();
+
+  KVANT_INLINE void put(const ElementwiseJob& job, F raw_scale, I raw_zero_point, std::int64_t at) {
+    const auto p = semantics::prepare<L>(raw_scale, raw_zero_point, job.q_min, job.q_max);
+    L::put(scale + at, p.scale);
+    L::put(inverse + at, p.inverse);
+    L::put(lo + at, p.bounds.lo);
+    L::put(hi + at, p.bounds.hi);
+    L::put(input_lo + at, p.input_bounds.lo);
+    L::put(input_hi + at, p.input_bounds.hi);
+    L::put_int(zero_point + at, p.zero_point);
+    flags = {flags.corrected && L::all(p.corrected), flags.clamps_input && L::all(p.clamps_input),
+             flags.contains_zero && L::all(p.contains_zero)};
   }
 };
 
-// Calls f(quotient) with the exact or the reciprocal one. `kCorrected`: the scale allows CorrectedMultiply.
-template <bool kCorrected, class L, class Function>
-KVANT_INLINE void with_quotient(const Uniform<L>& u, const Function& f) {
-  if (u.reciprocal)
-    f(u.multiply());
-  else if constexpr (kCorrected)
-    f(u.corrected_multiply());
-  else
-    f(u.divide());
-}
-
-// Calls f(make_quotient), which turns a vector of scales into a quotient.
-template <class L, class Function>
-KVANT_INLINE void with_varying_quotient(const ElementwiseJob& job, const Function& f) {
-  if (job.numerics == Numerics::reciprocal)
-    f([](typename L::F scale)
-          KVANT_INLINE_LAMBDA { return semantics::Multiply<L>{L::div(L::set(1), scale)}; });
-  else
-    f([](typename L::F scale) KVANT_INLINE_LAMBDA { return semantics::Divide<L>{scale}; });
-}
-
-// Calls f(load), where load(stretch) gives a block's zero points.
-template <class L, class Function>
-KVANT_INLINE void with_varying_zero_point(const ElementwiseJob& job, const Function& f) {
-  if (job.zero_point != nullptr) {
-    f([](const auto& s) KVANT_INLINE_LAMBDA {
-      return map(
-          [](typename L::I zp) KVANT_INLINE_LAMBDA {
-            return L::max_int(L::set_int(-semantics::kMaxZeroPoint),
-                              L::min_int(L::set_int(semantics::kMaxZeroPoint), zp));
-          },
-          L::load_int(s.zero_point));
-    });
-  } else {
-    const typename L::I zp = L::set_int(job.common_zero_point);
-    f([zp](const auto&) KVANT_INLINE_LAMBDA { return typename L::QuadI{zp, zp, zp, zp}; });
-  }
-}
-
+// A block's parameters, in two shapes that bodies cannot tell apart: one set for all elements of a run, …
 template <class L>
-KVANT_INLINE semantics::Bounds<L> varying_bounds(const ElementwiseJob& job, typename L::I zp) {
-  return {L::to_float(L::sub_int(L::set_int(job.q_min), zp)), L::to_float(L::sub_int(L::set_int(job.q_max), zp))};
-}
+struct RunParameters {
+  using F = typename L::F;
+  using Quad = typename L::Quad;
+  F scale_, inverse_, lo_, hi_, input_lo_, input_hi_;
+  typename L::I zero_point_;
+
+  KVANT_INLINE RunParameters(const ParameterTable<L>& t, std::int64_t i)
+      : scale_(L::broadcast(t.scale + i)),
+        inverse_(L::broadcast(t.inverse + i)),
+        lo_(L::broadcast(t.lo + i)),
+        hi_(L::broadcast(t.hi + i)),
+        input_lo_(L::broadcast(t.input_lo + i)),
+        input_hi_(L::broadcast(t.input_hi + i)),
+        zero_point_(L::set_int(t.zero_point[i])) {}
+
+  static KVANT_INLINE Quad four(F v) { return {v, v, v, v}; }
+  KVANT_INLINE Quad scale() const { return four(scale_); }
+  KVANT_INLINE Quad inverse() const { return four(inverse_); }
+  KVANT_INLINE Quad lo() const { return four(lo_); }
+  KVANT_INLINE Quad hi() const { return four(hi_); }
+  KVANT_INLINE Quad input_lo() const { return four(input_lo_); }
+  KVANT_INLINE Quad input_hi() const { return four(input_hi_); }
+  KVANT_INLINE typename L::QuadI zero_point() const { return {zero_point_, zero_point_, zero_point_, zero_point_}; }
+};
+
+// … or one for each column.
+template <class L>
+struct ColumnParameters {
+  using Quad = typename L::Quad;
+  const ParameterTable<L>& table;
+  std::int64_t column;
+
+  KVANT_INLINE Quad load(const typename L::C* p) const { return L::template load<Order::natural>(p + column); }
+  KVANT_INLINE Quad scale() const { return load(table.scale); }
+  KVANT_INLINE Quad inverse() const { return load(table.inverse); }
+  KVANT_INLINE Quad lo() const { return load(table.lo); }
+  KVANT_INLINE Quad hi() const { return load(table.hi); }
+  KVANT_INLINE Quad input_lo() const { return load(table.input_lo); }
+  KVANT_INLINE Quad input_hi() const { return load(table.input_hi); }
+  KVANT_INLINE typename L::QuadI zero_point() const { return L::load_int(table.zero_point + column); }
+};
+
+// Quotients as types, made from a scale and its inverse.
+struct DivideByScale {
+  template <class L>
+  static KVANT_INLINE semantics::Divide<L> of(typename L::F scale, typename L::F) {
+    return {scale};
+  }
+};
+struct MultiplyByInverse {
+  template <class L>
+  static KVANT_INLINE semantics::Multiply<L> of(typename L::F, typename L::F inverse) {
+    return {inverse};
+  }
+};
+struct MultiplyAndCorrect {
+  template <class L>
+  static KVANT_INLINE semantics::CorrectedMultiply<L> of(typename L::F scale, typename L::F inverse) {
+    return {scale, inverse};
+  }
+};
 
 // ---- Operators ------------------------------------------------------------------------------------------------
-// Each has uniform(), for a stretch that shares parameters, and varying(), for one where each element has its own.
+// Each is one or more bodies, Body::block(job, parameters, stretch, stream) for one block, and with_body(), which calls
+// f(Body{}) with the one that the numerics mode and the flags of the parameters allow.
 
 template <class L, class InType, class OutType>
 struct Quantize {
   using In = InType;
   using Out = OutType;
+  using Span = Stretch<In, Out>;
   using F = typename L::F;
   using I = typename L::I;
-  using Span = Stretch<In, Out, typename L::C>;
+  static constexpr Order kOrder = L::template kUniformOrder<In>;
 
-  static KVANT_INLINE void uniform(const Uniform<L>& u, const Span& span, std::int64_t n, bool stream) {
-    if constexpr (L::kHasNarrowCodes) {
-      if (u.input_can_be_clamped() && u.lo <= 0 && u.hi >= 0) {
-        constexpr Order kOrder = L::template kUniformOrder<In>;
-        const auto bounds = u.input_bounds();
-        const auto zp = L::set_int16(u.zero_point);
-        with_quotient<true>(u, [&](const auto& quotient) KVANT_INLINE_LAMBDA {
-          for_each_block<L>(span, n, stream, [&](const Span& s, bool st) KVANT_INLINE_LAMBDA {
-            const auto q = map([&](F x) KVANT_INLINE_LAMBDA {
-              return semantics::quantize_before_zero_point<L>(x, quotient, bounds);
-            }, L::template load<kOrder>(s.x));
-            L::template store_narrow<kOrder>(s.out, q, zp, st);
-          });
-        });
-        return;
-      }
+  template <class Quotient>
+  struct ClampedInput {
+    static constexpr Order kParameterOrder = kOrder;
+    template <class Parameters>
+    static KVANT_INLINE void block(const ElementwiseJob&, const Parameters& p, const Span& s, bool stream) {
+      const auto q = map([&](F x, F scale, F inverse, F lo, F hi, I zp) KVANT_INLINE_LAMBDA {
+        return semantics::quantize_clamped_input<L>(x, Quotient::template of<L>(scale, inverse), {lo, hi}, zp);
+      }, L::template load<kOrder>(s.x), p.scale(), p.inverse(), p.input_lo(), p.input_hi(), p.zero_point());
+      L::template store_narrow<kOrder>(s.out, q, stream);
     }
-    const auto bounds = u.bounds();
-    const I zp = L::set_int(u.zero_point);
-    with_quotient<false>(u, [&](const auto& quotient) KVANT_INLINE_LAMBDA {
-      for_each_block<L>(span, n, stream, [&](const Span& s, bool st) KVANT_INLINE_LAMBDA {
-        const auto q = map([&](F x) KVANT_INLINE_LAMBDA {
-          return semantics::quantize<L>(x, quotient, bounds, zp);
-        }, L::template load<Order::natural>(s.x));
-        L::store_codes(s.out, q, st);
-      });
-    });
-  }
+  };
 
-  static KVANT_INLINE void varying(const ElementwiseJob& job, const Span& span, std::int64_t n, bool stream) {
-    with_varying_quotient<L>(job, [&](const auto& make_quotient) KVANT_INLINE_LAMBDA {
-      with_varying_zero_point<L>(job, [&](const auto& load_zero_point) KVANT_INLINE_LAMBDA {
-        for_each_block<L>(span, n, stream, [&](const Span& s, bool st) KVANT_INLINE_LAMBDA {
-          const auto q = map([&](F x, F scale, I zp) KVANT_INLINE_LAMBDA {
-            return semantics::quantize<L>(x, make_quotient(scale), varying_bounds<L>(job, zp), zp);
-          }, L::template load<Order::natural>(s.x), L::template load<Order::natural>(s.scale), load_zero_point(s));
-          L::store_codes(s.out, q, st);
-        });
-      });
-    });
+  template <class Quotient>
+  struct General {
+    static constexpr Order kParameterOrder = Order::natural;
+    template <class Parameters>
+    static KVANT_INLINE void block(const ElementwiseJob& job, const Parameters& p, const Span& s, bool stream) {
+      const I q_min = L::set_int(job.q_min), q_max = L::set_int(job.q_max);
+      const auto q = map([&](F x, F scale, F inverse, I zp) KVANT_INLINE_LAMBDA {
+        return semantics::quantize<L>(x, Quotient::template of<L>(scale, inverse), zp, q_min, q_max);
+      }, L::template load<Order::natural>(s.x), p.scale(), p.inverse(), p.zero_point());
+      L::store_codes(s.out, q, stream);
+    }
+  };
+
+  template <class Function>
+  static KVANT_INLINE void with_body(const ElementwiseJob& job, Flags flags, const Function& f) {
+    const bool reciprocal = job.numerics == Numerics::reciprocal;
+    if constexpr (L::kHasNarrowCodes) {
+      if (flags.clamps_input && flags.contains_zero)
+        return reciprocal ? f(ClampedInput<MultiplyByInverse>{}) : f(ClampedInput<MultiplyAndCorrect>{});
+    }
+    return reciprocal ? f(General<MultiplyByInverse>{}) : f(General<DivideByScale>{});
   }
 };
 
@@ -228,29 +298,24 @@ template <class L, class InType, class OutType>
 struct Dequantize {
   using In = InType;
   using Out = OutType;
+  using Span = Stretch<In, Out>;
   using F = typename L::F;
   using I = typename L::I;
-  using Span = Stretch<In, Out, typename L::C>;
 
-  static KVANT_INLINE void uniform(const Uniform<L>& u, const Span& span, std::int64_t n, bool stream) {
-    const F scale = L::set(u.scale);
-    const I zp = L::set_int(u.zero_point);
-    for_each_block<L>(span, n, stream, [&](const Span& s, bool st) KVANT_INLINE_LAMBDA {
-      const auto x = map([&](I q) KVANT_INLINE_LAMBDA { return semantics::dequantize<L>(q, scale, zp); },
-                         L::load_int(s.x));
-      L::template store<Order::natural, NanPayload::upper_half>(s.out, x, st);
-    });
-  }
+  struct Body {
+    static constexpr Order kParameterOrder = Order::natural;
+    template <class Parameters>
+    static KVANT_INLINE void block(const ElementwiseJob&, const Parameters& p, const Span& s, bool stream) {
+      const auto x = map([](I q, F scale, I zp)
+                             KVANT_INLINE_LAMBDA { return semantics::dequantize<L>(q, scale, zp); },
+                         L::load_int(s.x), p.scale(), p.zero_point());
+      L::template store<Order::natural>(s.out, x, stream);
+    }
+  };
 
-  static KVANT_INLINE void varying(const ElementwiseJob& job, const Span& span, std::int64_t n, bool stream) {
-    with_varying_zero_point<L>(job, [&](const auto& load_zero_point) KVANT_INLINE_LAMBDA {
-      for_each_block<L>(span, n, stream, [&](const Span& s, bool st) KVANT_INLINE_LAMBDA {
-        const auto x = map([&](I q, F scale, I zp)
-                               KVANT_INLINE_LAMBDA { return semantics::dequantize<L>(q, scale, zp); },
-                           L::load_int(s.x), L::template load<Order::natural>(s.scale), load_zero_point(s));
-        L::template store<Order::natural>(s.out, x, st);
-      });
-    });
+  template <class Function>
+  static KVANT_INLINE void with_body(const ElementwiseJob&, Flags, const Function& f) {
+    f(Body{});
   }
 };
 
@@ -258,49 +323,34 @@ template <class L, class T>
 struct FakeQuantize {
   using In = T;
   using Out = T;
+  using Span = Stretch<In, Out>;
   using F = typename L::F;
-  using I = typename L::I;
-  using Span = Stretch<In, Out, typename L::C>;
+  static constexpr Order kOrder = L::template kUniformOrder<T>;
 
-  static KVANT_INLINE void uniform(const Uniform<L>& u, const Span& span, std::int64_t n, bool stream) {
-    constexpr Order kOrder = L::template kUniformOrder<T>;
-    const F scale = L::set(u.scale);
-    if constexpr (L::kHasFma && std::is_same_v<typename L::C, float>) {
-      if (u.input_can_be_clamped()) {
-        const auto bounds = u.input_bounds();
-        with_quotient<true>(u, [&](const auto& quotient) KVANT_INLINE_LAMBDA {
-          for_each_block<L>(span, n, stream, [&](const Span& s, bool st) KVANT_INLINE_LAMBDA {
-            const auto y = map([&](F x) KVANT_INLINE_LAMBDA {
-              return semantics::fake_quantize_clamped_input<L>(x, scale, quotient, bounds);
-            }, L::template load<kOrder>(s.x));
-            L::template store<kOrder, NanPayload::upper_half>(s.out, y, st);
-          });
-        });
-        return;
-      }
+  template <class Quotient, bool kClampsInput>
+  struct Body {
+    static constexpr Order kParameterOrder = kOrder;
+    template <class Parameters>
+    static KVANT_INLINE void block(const ElementwiseJob&, const Parameters& p, const Span& s, bool stream) {
+      const auto y = map([](F x, F scale, F inverse, F lo, F hi) KVANT_INLINE_LAMBDA {
+        const auto quotient = Quotient::template of<L>(scale, inverse);
+        if constexpr (kClampsInput)
+          return semantics::fake_quantize_clamped_input<L>(x, scale, quotient, {lo, hi});
+        else
+          return semantics::fake_quantize<L>(x, scale, quotient, {lo, hi});
+      }, L::template load<kOrder>(s.x), p.scale(), p.inverse(), kClampsInput ? p.input_lo() : p.lo(),
+         kClampsInput ? p.input_hi() : p.hi());
+      L::template store<kOrder>(s.out, y, stream);
     }
-    const auto bounds = u.bounds();
-    with_quotient<false>(u, [&](const auto& quotient) KVANT_INLINE_LAMBDA {
-      for_each_block<L>(span, n, stream, [&](const Span& s, bool st) KVANT_INLINE_LAMBDA {
-        const auto y = map([&](F x) KVANT_INLINE_LAMBDA {
-          return semantics::fake_quantize<L>(x, scale, quotient, bounds);
-        }, L::template load<kOrder>(s.x));
-        L::template store<kOrder, NanPayload::upper_half>(s.out, y, st);
-      });
-    });
-  }
+  };
 
-  static KVANT_INLINE void varying(const ElementwiseJob& job, const Span& span, std::int64_t n, bool stream) {
-    with_varying_quotient<L>(job, [&](const auto& make_quotient) KVANT_INLINE_LAMBDA {
-      with_varying_zero_point<L>(job, [&](const auto& load_zero_point) KVANT_INLINE_LAMBDA {
-        for_each_block<L>(span, n, stream, [&](const Span& s, bool st) KVANT_INLINE_LAMBDA {
-          const auto y = map([&](F x, F scale, I zp) KVANT_INLINE_LAMBDA {
-            return semantics::fake_quantize<L>(x, scale, make_quotient(scale), varying_bounds<L>(job, zp));
-          }, L::template load<Order::natural>(s.x), L::template load<Order::natural>(s.scale), load_zero_point(s));
-          L::template store<Order::natural>(s.out, y, st);
-        });
-      });
-    });
+  template <class Function>
+  static KVANT_INLINE void with_body(const ElementwiseJob& job, Flags flags, const Function& f) {
+    if (job.numerics == Numerics::reciprocal) return f(Body<MultiplyByInverse, false>{});
+    if constexpr (L::kHasFma) {
+      if (flags.clamps_input) return f(Body<MultiplyAndCorrect, true>{});
+    }
+    return f(Body<DivideByScale, false>{});
   }
 };
 
@@ -309,53 +359,33 @@ template <class L, class T, bool kScaled>
 struct MaskedBackward {
   using In = T;
   using Out = T;
+  using Span = Stretch<In, Out>;
   using F = typename L::F;
-  using I = typename L::I;
-  using Span = Stretch<In, Out, typename L::C>;
+  static constexpr Order kOrder = L::template kUniformOrder<T>;
 
   template <class QuotientOfX, class QuotientOfDy>
-  static KVANT_INLINE F apply(F x, F dy, const QuotientOfX& of_x, const QuotientOfDy& of_dy,
-                              const semantics::Bounds<L>& bounds) {
-    if constexpr (kScaled)
-      return semantics::quantize_backward<L>(x, dy, of_x, of_dy, bounds);
-    else
-      return semantics::fake_quantize_backward<L>(x, dy, of_x, bounds);
-  }
+  struct Body {
+    static constexpr Order kParameterOrder = kOrder;
+    template <class Parameters>
+    static KVANT_INLINE void block(const ElementwiseJob&, const Parameters& p, const Span& s, bool stream) {
+      const auto dx = map([](F x, F dy, F scale, F inverse, F lo, F hi) KVANT_INLINE_LAMBDA {
+        const auto of_x = QuotientOfX::template of<L>(scale, inverse);
+        if constexpr (kScaled)
+          return semantics::quantize_backward<L>(x, dy, of_x, QuotientOfDy::template of<L>(scale, inverse), {lo, hi});
+        else
+          return semantics::fake_quantize_backward<L>(x, dy, of_x, {lo, hi});
+      }, L::template load<kOrder>(s.x), L::template load<kOrder>(s.dy), p.scale(), p.inverse(), p.lo(), p.hi());
+      L::template store<kOrder>(s.out, dx, stream);
+    }
+  };
 
-  template <class QuotientOfX, class QuotientOfDy>
-  static KVANT_INLINE void uniform_loop(const Uniform<L>& u, const Span& span, std::int64_t n, bool stream,
-                                        const QuotientOfX& of_x, const QuotientOfDy& of_dy) {
-    constexpr Order kOrder = L::template kUniformOrder<T>;
-    const auto bounds = u.bounds();
-    for_each_block<L>(span, n, stream, [&](const Span& s, bool st) KVANT_INLINE_LAMBDA {
-      const auto dx = map([&](F x, F dy) KVANT_INLINE_LAMBDA { return apply(x, dy, of_x, of_dy, bounds); },
-                          L::template load<kOrder>(s.x), L::template load<kOrder>(s.dy));
-      L::template store<kOrder, NanPayload::upper_half>(s.out, dx, st);
-    });
-  }
-
-  static KVANT_INLINE void uniform(const Uniform<L>& u, const Span& span, std::int64_t n, bool stream) {
-    if (u.reciprocal)
-      uniform_loop(u, span, n, stream, u.multiply(), u.multiply());
-    else if (semantics::has_corrected_quotient(u.scale))
-      uniform_loop(u, span, n, stream, u.corrected_multiply(), u.divide());
-    else
-      uniform_loop(u, span, n, stream, u.divide(), u.divide());
-  }
-
-  static KVANT_INLINE void varying(const ElementwiseJob& job, const Span& span, std::int64_t n, bool stream) {
-    with_varying_quotient<L>(job, [&](const auto& make_quotient) KVANT_INLINE_LAMBDA {
-      with_varying_zero_point<L>(job, [&](const auto& load_zero_point) KVANT_INLINE_LAMBDA {
-        for_each_block<L>(span, n, stream, [&](const Span& s, bool st) KVANT_INLINE_LAMBDA {
-          const auto dx = map([&](F x, F dy, F scale, I zp) KVANT_INLINE_LAMBDA {
-            const auto quotient = make_quotient(scale);
-            return apply(x, dy, quotient, quotient, varying_bounds<L>(job, zp));
-          }, L::template load<Order::natural>(s.x), L::template load<Order::natural>(s.dy),
-             L::template load<Order::natural>(s.scale), load_zero_point(s));
-          L::template store<Order::natural>(s.out, dx, st);
-        });
-      });
-    });
+  template <class Function>
+  static KVANT_INLINE void with_body(const ElementwiseJob& job, Flags flags, const Function& f) {
+    if (job.numerics == Numerics::reciprocal) return f(Body<MultiplyByInverse, MultiplyByInverse>{});
+    if constexpr (L::kHasFma) {
+      if (flags.corrected) return f(Body<MultiplyAndCorrect, DivideByScale>{});
+    }
+    return f(Body<DivideByScale, DivideByScale>{});
   }
 };
 
@@ -363,30 +393,79 @@ template <class L, class T>
 struct DequantizeBackward {
   using In = T;
   using Out = T;
+  using Span = Stretch<In, Out>;
   using F = typename L::F;
-  using Span = Stretch<In, Out, typename L::C>;
 
-  static KVANT_INLINE void uniform(const Uniform<L>& u, const Span& span, std::int64_t n, bool stream) {
-    constexpr Order kOrder = L::template kUniformOrder<T>;
-    const F scale = L::set(u.scale);
-    for_each_block<L>(span, n, stream, [&](const Span& s, bool st) KVANT_INLINE_LAMBDA {
-      const auto dq = map([&](F dy) KVANT_INLINE_LAMBDA { return semantics::dequantize_backward<L>(dy, scale); },
-                          L::template load<kOrder>(s.x));
-      L::template store<kOrder, NanPayload::upper_half>(s.out, dq, st);
-    });
-  }
-
-  static KVANT_INLINE void varying(const ElementwiseJob&, const Span& span, std::int64_t n, bool stream) {
-    for_each_block<L>(span, n, stream, [&](const Span& s, bool st) KVANT_INLINE_LAMBDA {
-      const auto dq = map([&](F dy, F scale)
+  struct Body {
+    static constexpr Order kParameterOrder = L::template kUniformOrder<T>;
+    template <class Parameters>
+    static KVANT_INLINE void block(const ElementwiseJob&, const Parameters& p, const Span& s, bool stream) {
+      const auto dq = map([](F dy, F scale)
                               KVANT_INLINE_LAMBDA { return semantics::dequantize_backward<L>(dy, scale); },
-                          L::template load<Order::natural>(s.x), L::template load<Order::natural>(s.scale));
-      L::template store<Order::natural>(s.out, dq, st);
-    });
+                          L::template load<kParameterOrder>(s.x), p.scale());
+      L::template store<kParameterOrder>(s.out, dq, stream);
+    }
+  };
+
+  template <class Function>
+  static KVANT_INLINE void with_body(const ElementwiseJob&, Flags, const Function& f) {
+    f(Body{});
   }
 };
 
+// ---- Packed codes ---------------------------------------------------------------------------------------------
+
+template <class T>
+inline constexpr bool kIsPacked = std::is_same_v<T, Int4> || std::is_same_v<T, UInt4>;
+
+// The type that codes are computed in: bytes for packed ones.
+template <class T>
+using Unpacked = std::conditional_t<std::is_same_v<T, Int4>, std::int8_t,
+                                    std::conditional_t<std::is_same_v<T, UInt4>, std::uint8_t, T>>;
+
+template <class L, class Body>
+KVANT_INLINE void for_each_nibble_block(std::int64_t n, const Body& body) {
+  std::int64_t i = 0;
+  for (; i + L::kNibbleBlock <= n; i += L::kNibbleBlock) body(i, L::kNibbleBlock);
+  if (i < n) body(i, n - i);
+}
+
+template <class L>
+KVANT_INLINE void pack_nibbles(std::uint8_t* codes, std::uint8_t* packed, std::int64_t n, bool stream) {
+  if (n % 2 != 0) codes[n] = 0;  // the high nibble behind an odd last element
+  for_each_nibble_block<L>(n, [&](std::int64_t i, std::int64_t count) KVANT_INLINE_LAMBDA {
+    if (count == L::kNibbleBlock) {
+      L::pack_nibbles(codes + i, packed + i / 2, stream);
+    } else {
+      std::uint8_t block[L::kNibbleBlock / 2];
+      L::pack_nibbles(codes + i, block, false);
+      copy_elements(packed + i / 2, block, (count + 1) / 2);
+    }
+  });
+}
+
+template <class L, bool kSigned>
+KVANT_INLINE void unpack_nibbles(const std::uint8_t* packed, std::uint8_t* codes, std::int64_t n) {
+  for_each_nibble_block<L>(n, [&](std::int64_t i, std::int64_t count) KVANT_INLINE_LAMBDA {
+    if (count == L::kNibbleBlock) {
+      L::template unpack_nibbles<kSigned>(packed + i / 2, codes + i);
+    } else {
+      std::uint8_t block[L::kNibbleBlock / 2] = {};
+      copy_elements(block, packed + i / 2, (count + 1) / 2);
+      L::template unpack_nibbles<kSigned>(block, codes + i);
+    }
+  });
+}
+
 // ---- Lines ----------------------------------------------------------------------------------------------------
+
+template <class T>
+KVANT_INLINE std::int64_t byte_offset(std::int64_t element) {
+  if constexpr (kIsPacked<T>)
+    return element / 2;
+  else
+    return element * static_cast<std::int64_t>(sizeof(T));
+}
 
 template <class L, class T>
 KVANT_INLINE bool can_stream(const T* p) {
@@ -403,143 +482,161 @@ KVANT_INLINE std::int64_t elements_until_streamable(const T* p, std::int64_t n) 
   return count < n ? count : n;
 }
 
-// Elements [offset, offset + n) of a line whose first parameter has index `first`; x, dy and out point at the
-// element of index `offset`. Element types are plain here: packed codes have been staged as bytes.
-template <class L, class Op>
-KVANT_INLINE void run_unpacked(const ElementwiseJob& job, std::int64_t first, std::int64_t offset, std::int64_t n,
-                               const typename Op::In* x, const typename Op::In* dy, typename Op::Out* out,
-                               bool stream) {
-  using C = typename L::C;
-  const C* scale = reinterpret_cast<const C*>(job.scale);
-  const std::int32_t* zero_point = reinterpret_cast<const std::int32_t*>(job.zero_point);
-  const std::int64_t run = job.runs->run;
-  if (run == 1) {
-    scale += first + offset;
-    zero_point = advance(zero_point, first + offset);
-    if (stream) {  // a head in plain stores, so that the rest is aligned
-      const std::int64_t head = elements_until_streamable<L>(out, n);
-      if (head != 0) {
-        Op::varying(job, {x, dy, out, scale, zero_point}, head, false);
-        x += head, dy = advance(dy, head), out += head, scale += head, zero_point = advance(zero_point, head), n -= head;
+// Calls f(stretch, offset, n, stream) for elements [offset, offset + n) of a line. Packed codes pass through a buffer of
+// bytes that stays in L1, so that groups may begin in the middle of a byte; f then sees pieces, and the buffer in the
+// place of the packed operand. A packed line is entered at even elements only.
+template <class L, class Op, class InElement, class OutElement, class Function>
+KVANT_INLINE void with_unpacked_line(const ElementwiseJob& job, std::int64_t line, std::int64_t offset, std::int64_t n,
+                                     const Function& f) {
+  using In = typename Op::In;
+  using Out = typename Op::Out;
+  using Span = typename Op::Span;
+  const std::byte* x = job.x + line * job.x_stride + byte_offset<InElement>(offset);
+  const std::byte* dy =
+      job.dy == nullptr ? nullptr : job.dy + line * job.dy_stride + byte_offset<InElement>(offset);
+  std::byte* out = job.out + line * job.out_stride + byte_offset<OutElement>(offset);
+  if constexpr (!kIsPacked<InElement> && !kIsPacked<OutElement>) {
+    f(Span{reinterpret_cast<const In*>(x), reinterpret_cast<const In*>(dy), reinterpret_cast<Out*>(out)}, offset, n,
+      job.stream);
+  } else {
+    constexpr std::int64_t kStaged = 1024;
+    alignas(64) std::uint8_t staged[kStaged + L::kNibbleBlock];
+    for (std::int64_t done = 0; done < n; done += kStaged) {
+      const std::int64_t count = n - done < kStaged ? n - done : kStaged;
+      if constexpr (kIsPacked<OutElement>) {
+        f(Span{reinterpret_cast<const In*>(x) + done, nullptr, reinterpret_cast<Out*>(staged)}, offset + done, count,
+          false);
+        std::uint8_t* packed = reinterpret_cast<std::uint8_t*>(out) + done / 2;
+        pack_nibbles<L>(staged, packed, count, job.stream && can_stream<L>(packed));
+      } else {
+        unpack_nibbles<L, std::is_same_v<InElement, Int4>>(reinterpret_cast<const std::uint8_t*>(x) + done / 2, staged,
+                                                           count);
+        f(Span{reinterpret_cast<const In*>(staged), nullptr, reinterpret_cast<Out*>(out) + done}, offset + done, count,
+          job.stream);
       }
     }
-    Op::varying(job, {x, dy, out, scale, zero_point}, n, stream && can_stream<L>(out));
-    return;
   }
+}
+
+// Elements [offset, offset + n) of a line in runs; `first` is the line's first parameter.
+template <class L, class Op>
+KVANT_INLINE void walk_runs(const ElementwiseJob& job, std::int64_t first, typename Op::Span s, std::int64_t offset,
+                            std::int64_t n, bool stream, ParameterTable<L>& table) {
+  using Span = typename Op::Span;
+  constexpr std::int64_t kBlock = 4 * L::kWidth;
+  constexpr std::int64_t kShortRun = 512;  // shorter ones are prepared in batches
+  const std::int64_t run = job.runs->run;
+  const std::int64_t fetch_ahead = job.stream ? kFetchAhead : 0;
   std::int64_t parameter = first;
-  std::int64_t left = run;  // in the run that contains `offset`
+  std::int64_t left = run;  // in the run that contains the next element
   if (offset != 0) {
     parameter += offset / run;
     left -= offset % run;
   }
   while (n > 0) {
     std::int64_t count = left < n ? left : n;
-    // A long run gets its head in plain stores; a short one streams only if it happens to be aligned.
-    constexpr std::int64_t kWorthAligning = 1024;
-    const bool aligned = can_stream<L>(out);
-    if (stream && !aligned && count >= kWorthAligning) {
-      const std::int64_t head = elements_until_streamable<L>(out, count);
+    std::int64_t batch = 1;
+    if (run < kShortRun && n > count) {
+      const std::int64_t runs = 1 + (n - count + run - 1) / run;
+      batch = runs < kBlock ? runs : kBlock;
+    } else if (stream && !can_stream<L>(s.out)) {  // a head in plain stores, so that the rest is aligned
+      const std::int64_t head = elements_until_streamable<L>(s.out, count);
       if (head != 0) count = head;
     }
-    const Uniform<L> u(job, load_unaligned(scale + parameter),
-                       zero_point == nullptr ? job.common_zero_point : load_unaligned(zero_point + parameter));
-    Op::uniform(u, {x, dy, out, nullptr, nullptr}, count, stream && aligned);
-    x += count, dy = advance(dy, count), out += count, n -= count, left -= count;
+    table.template fill<Order::natural>(job, parameter, batch);
+    parameter += batch - 1;
+    Op::with_body(job, table.flags, [&](auto body) KVANT_INLINE_LAMBDA {
+      using Body = decltype(body);
+      // Whole runs of whole blocks, as groups of 32 or 128 are, need no tail.
+      if (count == run && run % kBlock == 0 && n >= batch * run) {
+        for (std::int64_t i = 0; i < batch; ++i) {
+          const RunParameters<L> p(table, i);
+          for_each_whole_block<L>(s, run, {stream && can_stream<L>(s.out), fetch_ahead},
+                                  [&](const Span& block, std::int64_t, bool st)
+                                      KVANT_INLINE_LAMBDA { Body::block(job, p, block, st); });
+          s = s + run;
+        }
+        n -= batch * run;
+        left = 0;
+        return;
+      }
+      for (std::int64_t i = 0; i < batch; ++i) {
+        const RunParameters<L> p(table, i);
+        for_each_block<L>(s, count, {stream && can_stream<L>(s.out), fetch_ahead},
+                          [&](const Span& block, std::int64_t, bool st)
+                              KVANT_INLINE_LAMBDA { Body::block(job, p, block, st); });
+        s = s + count;
+        n -= count;
+        left -= count;
+        if (i + 1 < batch) {
+          left = run;
+          count = left < n ? left : n;
+        }
+      }
+    });
     if (left == 0) left = run, ++parameter;
   }
 }
 
-// Packed codes pass through a buffer of bytes that stays in L1, so that groups may begin in the middle of a byte.
-inline constexpr std::int64_t kStagedElements = 1024;
-
-template <class L, class Body>
-KVANT_INLINE void for_each_nibble_block(std::uint8_t* codes, std::int64_t n, const Body& body) {
-  std::int64_t i = 0;
-  for (; i + L::kNibbleBlock <= n; i += L::kNibbleBlock) body(codes + i, i / 2, L::kNibbleBlock);
-  if (i < n) body(codes + i, i / 2, n - i);
-}
-
-template <class L>
-KVANT_INLINE void pack_nibbles(std::uint8_t* codes, std::uint8_t* packed, std::int64_t n, bool stream) {
-  if (n % 2 != 0) codes[n] = 0;  // the high nibble behind an odd last element
-  for_each_nibble_block<L>(codes, n, [&](std::uint8_t* from, std::int64_t byte, std::int64_t count)
-                                         KVANT_INLINE_LAMBDA {
-    if (count == L::kNibbleBlock) {
-      L::pack_nibbles(from, packed + byte, stream);
-    } else {
-      std::uint8_t block[L::kNibbleBlock / 2];
-      L::pack_nibbles(from, block, false);
-      __builtin_memcpy(packed + byte, block, static_cast<std::size_t>((count + 1) / 2));
-    }
-  });
-}
-
-template <class L, bool kSigned>
-KVANT_INLINE void unpack_nibbles(const std::uint8_t* packed, std::uint8_t* codes, std::int64_t n) {
-  for_each_nibble_block<L>(codes, n, [&](std::uint8_t* to, std::int64_t byte, std::int64_t count)
-                                         KVANT_INLINE_LAMBDA {
-    if (count == L::kNibbleBlock) {
-      L::template unpack_nibbles<kSigned>(packed + byte, to);
-    } else {
-      std::uint8_t block[L::kNibbleBlock / 2] = {};
-      __builtin_memcpy(block, packed + byte, static_cast<std::size_t>((count + 1) / 2));
-      L::template unpack_nibbles<kSigned>(block, to);
-    }
-  });
-}
-
-template <class T>
-inline constexpr bool kIsPacked = std::is_same_v<T, Int4> || std::is_same_v<T, UInt4>;
-
-// The type that codes are computed in: bytes for packed ones.
-template <class T>
-using Unpacked = std::conditional_t<std::is_same_v<T, Int4>, std::int8_t,
-                                    std::conditional_t<std::is_same_v<T, UInt4>, std::uint8_t, T>>;
-
-template <class T>
-KVANT_INLINE std::int64_t byte_offset(std::int64_t element) {
-  if constexpr (kIsPacked<T>)
-    return element / 2;
-  else
-    return element * static_cast<std::int64_t>(sizeof(T));
-}
-
-// Op reads InElement and writes OutElement in memory; at most one of them is packed. A part of a packed line begins
-// at an even element.
 template <class L, class Op, class InElement, class OutElement>
-void run_part(const ElementwiseJob& job, const ElementwisePart& part) {
-  using In = typename Op::In;
-  using Out = typename Op::Out;
+KVANT_INLINE void run_lines_in_runs(const ElementwiseJob& job, const ElementwisePart& part) {
+  ParameterTable<L> table;
   for (std::int64_t line = part.first_line; line < part.end_line; ++line) {
     const std::int64_t first = core::first_parameter(*job.runs, line);
-    const std::byte* x = job.x + line * job.x_stride + byte_offset<InElement>(part.offset);
-    const std::byte* dy = job.dy == nullptr
-                              ? nullptr
-                              : job.dy + line * job.dy_stride + byte_offset<InElement>(part.offset);
-    std::byte* out = job.out + line * job.out_stride + byte_offset<OutElement>(part.offset);
-    if constexpr (!kIsPacked<InElement> && !kIsPacked<OutElement>) {
-      run_unpacked<L, Op>(job, first, part.offset, part.count, reinterpret_cast<const In*>(x),
-                          reinterpret_cast<const In*>(dy), reinterpret_cast<Out*>(out), job.stream);
-    } else {
-      alignas(64) std::uint8_t staged[kStagedElements + 64];
-      for (std::int64_t done = 0; done < part.count; done += kStagedElements) {
-        const std::int64_t rest = part.count - done;
-        const std::int64_t n = rest < kStagedElements ? rest : kStagedElements;
-        const std::int64_t offset = part.offset + done;
-        if constexpr (kIsPacked<OutElement>) {
-          run_unpacked<L, Op>(job, first, offset, n, reinterpret_cast<const In*>(x) + done, nullptr,
-                              reinterpret_cast<Out*>(staged), false);
-          std::uint8_t* packed = reinterpret_cast<std::uint8_t*>(out) + done / 2;
-          pack_nibbles<L>(staged, packed, n, job.stream && can_stream<L>(packed));
-        } else {
-          unpack_nibbles<L, std::is_same_v<InElement, Int4>>(reinterpret_cast<const std::uint8_t*>(x) + done / 2,
-                                                             staged, n);
-          run_unpacked<L, Op>(job, first, offset, n, reinterpret_cast<const In*>(staged), nullptr,
-                              reinterpret_cast<Out*>(out) + done, job.stream);
-        }
-      }
+    with_unpacked_line<L, Op, InElement, OutElement>(
+        job, line, part.offset, part.count,
+        [&](const typename Op::Span& s, std::int64_t offset, std::int64_t n, bool stream) KVANT_INLINE_LAMBDA {
+          walk_runs<L, Op>(job, first, s, offset, n, stream, table);
+        });
+  }
+}
+
+// Lines whose elements have parameters of their own: tiles of columns, so that lines with the same parameters share
+// what was prepared for a tile.
+template <class L, class Op, class InElement, class OutElement>
+KVANT_INLINE void run_lines_in_columns(const ElementwiseJob& job, const ElementwisePart& part) {
+  using Span = typename Op::Span;
+  ParameterTable<L> table;
+  std::int64_t shared = 0;
+  for (std::int64_t line = part.first_line; line < part.end_line; line += shared) {
+    const std::int64_t first = core::first_parameter(*job.runs, line);
+    shared = core::lines_sharing_parameters(*job.runs, line);
+    if (shared > part.end_line - line) shared = part.end_line - line;
+    for (std::int64_t done = 0; done < part.count; done += table.kCapacity) {
+      const std::int64_t rest = part.count - done;
+      const std::int64_t columns = rest < table.kCapacity ? rest : table.kCapacity;
+      const std::int64_t offset = part.offset + done;
+      // The body depends on the flags and the order of the table on the body.
+      const auto run_tile = [&](auto body) KVANT_INLINE_LAMBDA {
+        using Body = decltype(body);
+        const Traffic far{false, job.stream ? 2 * job.x_stride : 0};  // two lines ahead
+        for (std::int64_t i = line; i < line + shared; ++i)
+          with_unpacked_line<L, Op, InElement, OutElement>(
+              job, i, offset, columns,
+              [&](const Span& s, std::int64_t, std::int64_t n, bool stream) KVANT_INLINE_LAMBDA {
+                for_each_block<L>(s, n, {stream && can_stream<L>(s.out), far.fetch_ahead},
+                                  [&](const Span& block, std::int64_t column, bool st) KVANT_INLINE_LAMBDA {
+                                    Body::block(job, ColumnParameters<L>{table, column}, block, st);
+                                  });
+              });
+      };
+      table.template fill<Order::natural>(job, first + offset, columns);
+      Op::with_body(job, table.flags, [&](auto body) KVANT_INLINE_LAMBDA {
+        if constexpr (decltype(body)::kParameterOrder != Order::natural)
+          table.template fill<decltype(body)::kParameterOrder>(job, first + offset, columns);
+        run_tile(body);
+      });
     }
   }
+}
+
+// Op reads InElement and writes OutElement in memory; at most one of them is packed.
+template <class L, class Op, class InElement, class OutElement>
+void run_part(const ElementwiseJob& job, const ElementwisePart& part) {
+  if (job.runs->run == 1)
+    run_lines_in_columns<L, Op, InElement, OutElement>(job, part);
+  else
+    run_lines_in_runs<L, Op, InElement, OutElement>(job, part);
   if (job.stream) L::finish_streaming();
 }
 

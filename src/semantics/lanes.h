@@ -16,7 +16,8 @@
 //   add_int sub_int min_int max_int
 //   le(a, b)           a <= b, false where either is NaN
 //   both(m, n)         m && n                           masked(m, a)    m ? a : +0.0
-//   zero_if_nan(a)     a, or 0 where a is NaN
+//   all(m)             true in every lane
+//   zero_if_nan(a)     a, or 0 where a is NaN           nan_if_nan(a)   a, or the default NaN where a is NaN
 //
 // The names stay close to Highway's. Loads, stores and packing belong to the backends' conveyors, not here.
 #pragma once

@@ -1,11 +1,9 @@
 // The arithmetic of quantization, written once. The public contract is in include/kvant/elementwise.h.
 //
-// The bounds identity used throughout: q_min - zp and q_max - zp are integers that floating point holds exactly
+// The bounds identity behind the clamped forms: q_min - zp and q_max - zp are integers that floating point holds exactly
 // (|zp| <= 2^23), so clamping before rounding equals clamping after:
 //
 //   clamp(rne(y) + zp, q_min, q_max)  =  rne(clamp(y, q_min - zp, q_max - zp)) + zp
-//
-// It makes every conversion to an integer safe: nothing can wrap, whatever x is.
 #pragma once
 
 #include "semantics/inline.h"
@@ -31,8 +29,8 @@ struct Multiply {
 };
 
 // Divide's bits for two thirds of its time: the product with the rounded reciprocal, corrected by its exactly
-// computed remainder. Holds while nothing overflows or underflows on the way, see has_corrected_quotient; a
-// quotient that overflows comes out as NaN instead of infinity.
+// computed remainder. Holds while nothing overflows or underflows on the way (Prepared::corrected); a quotient that
+// overflows comes out as NaN instead of infinity.
 template <class L>
 struct CorrectedMultiply {
   typename L::F scale;
@@ -44,22 +42,7 @@ struct CorrectedMultiply {
   }
 };
 
-// Scales for which CorrectedMultiply gives the bits of Divide wherever the rounded quotient matters. Also false
-// for NaN, zero and negative scales, which a tensor of scales may hold.
-KVANT_INLINE constexpr bool has_corrected_quotient(float scale) { return scale >= 0x1p-100f && scale <= 0x1p100f; }
-// In f64 the division hides behind memory, and no exhaustive test could vouch for the shortcut.
-KVANT_INLINE constexpr bool has_corrected_quotient(double) { return false; }
-
-// ---- Bounds ---------------------------------------------------------------------------------------------------
-
-// q_min - zp and q_max - zp, or these times the scale.
-template <class L>
-struct Bounds {
-  typename L::F lo;
-  typename L::F hi;
-  // NaN passes through.
-  KVANT_INLINE typename L::F clamp(typename L::F y) const { return L::min(hi, L::max(lo, y)); }
-};
+// ---- Parameters -----------------------------------------------------------------------------------------------
 
 // Largest |q - zp| for which clamping x to (q - zp) * scale equals clamping the quotient to q - zp: the quotient of
 // the rounded bound is off by at most 3 ulp, which must not reach half an integer.
@@ -68,23 +51,86 @@ inline constexpr int kMaxInputBound = 1 << 15;
 // A zero point from a tensor counts as ±2^23 at most, so that every step stays exact in f32.
 inline constexpr int kMaxZeroPoint = 1 << 23;
 
-// ---- Forward --------------------------------------------------------------------------------------------------
+// Beyond ±2^25 a quotient clips whatever the zero point is, and to_int needs a bound.
+inline constexpr int kMaxQuotient = 1 << 25;
 
-// clamp(rne(quotient(x)) + zp, q_min, q_max); bounds are those of the quotient. NaN counts as 0.
-template <class L, class Quotient>
-KVANT_INLINE typename L::I quantize(typename L::F x, const Quotient& quotient, const Bounds<L>& bounds,
-                                    typename L::I zero_point) {
-  const typename L::F y = L::zero_if_nan(quotient(x));
-  return L::add_int(L::to_int(bounds.clamp(y)), zero_point);
+template <class L>
+KVANT_INLINE typename L::I limit_zero_point(typename L::I zp) {
+  return L::max_int(L::set_int(-kMaxZeroPoint), L::min_int(L::set_int(kMaxZeroPoint), zp));
 }
 
-// The same before the zero point is added, for bounds that contain 0 and lie within kMaxInputBound: x is clamped
-// to input_bounds = bounds * scale, which keeps infinities away from a CorrectedMultiply. In the low 16 bits NaN
-// comes out as 0, which is what it counts as; the caller adds the zero point there.
+// An interval of the quotient, or of x.
+template <class L>
+struct Bounds {
+  typename L::F lo;
+  typename L::F hi;
+  // NaN passes through.
+  KVANT_INLINE typename L::F clamp(typename L::F y) const { return L::min(hi, L::max(lo, y)); }
+};
+
+// The interval of the quotient that does not clip: q_min - zp to q_max - zp, both exact.
+template <class L>
+KVANT_INLINE Bounds<L> quotient_bounds(typename L::I q_min, typename L::I q_max, typename L::I zp) {
+  return {L::to_float(L::sub_int(q_min, zp)), L::to_float(L::sub_int(q_max, zp))};
+}
+
+// What a scale and a zero point come to, worked out once for all elements that share them.
+template <class L>
+struct Prepared {
+  typename L::F scale;
+  typename L::F inverse;
+  Bounds<L> bounds;        // of the quotient
+  Bounds<L> input_bounds;  // of x
+  typename L::I zero_point;
+  typename L::M corrected;      // CorrectedMultiply gives the bits of Divide wherever the rounded quotient matters
+  typename L::M clamps_input;   // and clamping x to input_bounds equals clamping the quotient to bounds
+  typename L::M contains_zero;  // the zero point lies in [q_min, q_max]
+};
+
+template <class L>
+KVANT_INLINE Prepared<L> prepare(typename L::F raw_scale, typename L::I raw_zero_point, int q_min, int q_max) {
+  using F = typename L::F;
+  using C = typename L::C;
+  const F scale = L::nan_if_nan(raw_scale);
+  const typename L::I zp = limit_zero_point<L>(raw_zero_point);
+  const Bounds<L> bounds = quotient_bounds<L>(L::set_int(q_min), L::set_int(q_max), zp);
+  // False for NaN, zero and negative scales too, which a tensor of scales may hold. In f64 a division hides behind
+  // memory, and no exhaustive test could vouch for the shortcut.
+  constexpr C kLeast = sizeof(C) == 4 ? C(0x1p-100) : C(1);
+  constexpr C kGreatest = sizeof(C) == 4 ? C(0x1p100) : C(0);
+  const typename L::M corrected = L::both(L::le(L::set(kLeast), scale), L::le(scale, L::set(kGreatest)));
+  const typename L::M small_bounds = L::both(L::le(L::set(C(-kMaxInputBound)), bounds.lo),
+                                             L::le(bounds.hi, L::set(C(kMaxInputBound))));
+  return {scale,
+          L::div(L::set(C(1)), scale),
+          bounds,
+          {L::mul(bounds.lo, scale), L::mul(bounds.hi, scale)},
+          zp,
+          corrected,
+          L::both(corrected, small_bounds),
+          L::both(L::le(bounds.lo, L::set(C(0))), L::le(L::set(C(0)), bounds.hi))};
+}
+
+// ---- Forward --------------------------------------------------------------------------------------------------
+
+// clamp(rne(quotient(x)) + zp, q_min, q_max), to the letter but for NaN, which counts as 0, and for a first clamp that
+// keeps the conversion from overflowing. The integer steps run on ports that the quotient leaves idle.
 template <class L, class Quotient>
-KVANT_INLINE typename L::I quantize_before_zero_point(typename L::F x, const Quotient& quotient,
-                                                      const Bounds<L>& input_bounds) {
-  return L::to_int(quotient(input_bounds.clamp(x)));
+KVANT_INLINE typename L::I quantize(typename L::F x, const Quotient& quotient, typename L::I zero_point,
+                                    typename L::I q_min, typename L::I q_max) {
+  using C = typename L::C;
+  const Bounds<L> convertible{L::set(C(-kMaxQuotient)), L::set(C(kMaxQuotient))};
+  const typename L::F y = convertible.clamp(L::zero_if_nan(quotient(x)));
+  return L::min_int(q_max, L::max_int(q_min, L::add_int(L::to_int(y), zero_point)));
+}
+
+// The same for parameters with clamps_input and contains_zero, right in its low 16 bits: x is clamped instead of the
+// code, which keeps infinities away from a CorrectedMultiply, and NaN converts to low bits of 0, which is what it counts
+// as.
+template <class L, class Quotient>
+KVANT_INLINE typename L::I quantize_clamped_input(typename L::F x, const Quotient& quotient,
+                                                  const Bounds<L>& input_bounds, typename L::I zero_point) {
+  return L::add_int(L::to_int(quotient(input_bounds.clamp(x))), zero_point);
 }
 
 // scale * (q - zp)
@@ -107,7 +153,7 @@ KVANT_INLINE typename L::F fake_quantize(typename L::F x, typename L::F scale, c
   return scale_rounded<L>(bounds.clamp(quotient(x)), scale);
 }
 
-// The same with x clamped instead of the quotient, for bounds within kMaxInputBound.
+// The same with x clamped instead of the quotient, for parameters with clamps_input.
 template <class L, class Quotient>
 KVANT_INLINE typename L::F fake_quantize_clamped_input(typename L::F x, typename L::F scale, const Quotient& quotient,
                                                        const Bounds<L>& input_bounds) {

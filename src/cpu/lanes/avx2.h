@@ -108,8 +108,10 @@ struct Avx2F32 : Avx2Shared {
   static KVANT_INLINE I max_int(I a, I b) { return _mm256_max_epi32(a, b); }
   static KVANT_INLINE M le(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_LE_OQ); }
   static KVANT_INLINE M both(M a, M b) { return _mm256_and_ps(a, b); }
+  static KVANT_INLINE bool all(M m) { return _mm256_movemask_ps(m) == 0xFF; }
   static KVANT_INLINE F masked(M m, F a) { return _mm256_and_ps(m, a); }
   static KVANT_INLINE F zero_if_nan(F a) { return _mm256_and_ps(a, _mm256_cmp_ps(a, a, _CMP_ORD_Q)); }
+  static KVANT_INLINE F nan_if_nan(F a) { return _mm256_blendv_ps(a, set(__builtin_nanf("")), _mm256_cmp_ps(a, a, _CMP_UNORD_Q)); }
 
   template <Order kOrder>
   static KVANT_INLINE Quad load(const float* p) {
@@ -134,6 +136,32 @@ struct Avx2F32 : Avx2Shared {
               _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16)), _mm256_castsi256_ps(_mm256_and_si256(hi, odd))};
     }
   }
+  static KVANT_INLINE F broadcast(const float* p) { return _mm256_broadcast_ss(p); }
+  // Parameters in the order in which load<kOrder> spreads elements.
+  template <Order kOrder>
+  static KVANT_INLINE Quad load_parameters(const float* p) {
+    const Quad q = load<Order::natural>(p);
+    if constexpr (kOrder == Order::natural)
+      return q;
+    else
+      return {evens(q.a, q.b), odds(q.a, q.b), evens(q.c, q.d), odds(q.c, q.d)};
+  }
+  template <Order kOrder>
+  static KVANT_INLINE QuadI load_parameters(const std::int32_t* p) {
+    const QuadI q = load_int(p);
+    if constexpr (kOrder == Order::natural)
+      return q;
+    else
+      return {_mm256_castps_si256(evens(_mm256_castsi256_ps(q.a), _mm256_castsi256_ps(q.b))),
+              _mm256_castps_si256(odds(_mm256_castsi256_ps(q.a), _mm256_castsi256_ps(q.b))),
+              _mm256_castps_si256(evens(_mm256_castsi256_ps(q.c), _mm256_castsi256_ps(q.d))),
+              _mm256_castps_si256(odds(_mm256_castsi256_ps(q.c), _mm256_castsi256_ps(q.d)))};
+  }
+  static KVANT_INLINE F evens(F a, F b) { return sort_pairs(_mm256_shuffle_ps(a, b, 0x88)); }
+  static KVANT_INLINE F odds(F a, F b) { return sort_pairs(_mm256_shuffle_ps(a, b, 0xDD)); }
+  static KVANT_INLINE F sort_pairs(F v) {
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), 0xD8));
+  }
   static KVANT_INLINE F widen(__m128i bf16) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bf16), 16));
   }
@@ -150,7 +178,7 @@ struct Avx2F32 : Avx2Shared {
             _mm256_cvtepu8_epi32(load_64(p + 16)), _mm256_cvtepu8_epi32(load_64(p + 24))};
   }
 
-  template <Order kOrder, NanPayload = NanPayload::any>
+  template <Order kOrder>
   static KVANT_INLINE void store(float* p, const Quad& q, bool stream) {
     static_assert(kOrder == Order::natural);
     store_256(p, _mm256_castps_si256(q.a), stream);
@@ -158,17 +186,17 @@ struct Avx2F32 : Avx2Shared {
     store_256(p + 16, _mm256_castps_si256(q.c), stream);
     store_256(p + 24, _mm256_castps_si256(q.d), stream);
   }
-  template <Order kOrder, NanPayload = NanPayload::any>
+  template <Order kOrder>
   static KVANT_INLINE void store(Half* p, const Quad& q, bool stream) {
     static_assert(kOrder == Order::natural);
     store_256(p, join(to_half(q.a), to_half(q.b)), stream);
     store_256(p + 16, join(to_half(q.c), to_half(q.d)), stream);
   }
   static KVANT_INLINE __m128i to_half(F x) { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-  template <Order kOrder, NanPayload kNan = NanPayload::any>
+  template <Order kOrder>
   static KVANT_INLINE void store(BFloat16* p, const Quad& q, bool stream) {
-    const __m256i a = round_to_bf16<kNan>(q.a), b = round_to_bf16<kNan>(q.b);
-    const __m256i c = round_to_bf16<kNan>(q.c), d = round_to_bf16<kNan>(q.d);
+    const __m256i a = round_to_bf16(q.a), b = round_to_bf16(q.b);
+    const __m256i c = round_to_bf16(q.c), d = round_to_bf16(q.d);
     if constexpr (kOrder == Order::natural) {
       store_256(p, join_neighbours(a, b), stream);
       store_256(p + 16, join_neighbours(c, d), stream);
@@ -177,21 +205,21 @@ struct Avx2F32 : Avx2Shared {
       store_256(p + 16, _mm256_blend_epi16(_mm256_srli_epi32(c, 16), d, 0xAA), stream);
     }
   }
-  // The rounded bf16 in the upper half of each element; core/half.h explains the bits.
-  template <NanPayload kNan>
+  // The rounded bf16 in the upper half of each element; core/half.h explains the bits. NaN needs no test: here it comes
+  // from a bf16 or is the default one (semantics::prepare sees to the scales), so its lower half is zero and nothing
+  // carries out of it.
   static KVANT_INLINE __m256i round_to_bf16(F x) {
     const __m256i bits = _mm256_castps_si256(x);
     const __m256i last = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(last, _mm256_set1_epi32(0x7FFF)));
-    if constexpr (kNan == NanPayload::upper_half) return rounded;
-    const __m256 quiet = _mm256_or_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x00400000)));
-    return _mm256_castps_si256(
-        _mm256_blendv_ps(_mm256_castsi256_ps(rounded), quiet, _mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+    return _mm256_add_epi32(bits, _mm256_add_epi32(last, _mm256_set1_epi32(0x7FFF)));
   }
   static KVANT_INLINE __m256i join_neighbours(__m256i a, __m256i b) {
     const __m256i joined = _mm256_packus_epi32(_mm256_srli_epi32(a, 16), _mm256_srli_epi32(b, 16));
     return _mm256_permute4x64_epi64(joined, 0xD8);
   }
+
+  static KVANT_INLINE void put(float* p, F x) { _mm256_storeu_ps(p, x); }
+  static KVANT_INLINE void put_int(std::int32_t* p, I x) { store_256(p, x, false); }
 
   // Codes that already lie inside the type, so that saturating packs only move them.
   static KVANT_INLINE __m256i pack_to(std::int8_t*, __m256i a, __m256i b) { return _mm256_packs_epi16(a, b); }
@@ -205,13 +233,13 @@ struct Avx2F32 : Avx2Shared {
     store_256(p, gather_quarters(v), stream);
   }
 
-  // Adds the zero point to the low 16 bits of each element and stores the codes. Interleaving the low halves
-  // instead of a saturating pack turns the conversion's NaN marker 0x80000000 into 0 on the way.
+  // Stores codes that are right in their low 16 bits. Interleaving the low halves instead of a saturating pack turns
+  // the conversion's NaN marker 0x80000000 into 0 on the way.
   template <Order kOrder, class T>
-  static KVANT_INLINE void store_narrow(T* p, const QuadI& q, __m256i zero_point_16, bool stream) {
+  static KVANT_INLINE void store_narrow(T* p, const QuadI& q, bool stream) {
     const __m256i ab = _mm256_blend_epi16(q.a, _mm256_slli_epi32(q.b, 16), 0xAA);
     const __m256i cd = _mm256_blend_epi16(q.c, _mm256_slli_epi32(q.d, 16), 0xAA);
-    const __m256i v = pack_to(p, _mm256_add_epi16(ab, zero_point_16), _mm256_add_epi16(cd, zero_point_16));
+    const __m256i v = pack_to(p, ab, cd);
     if constexpr (kOrder == Order::even_odd) {
       store_256(p, _mm256_permute4x64_epi64(v, 0xD8), stream);
     } else {
@@ -220,7 +248,6 @@ struct Avx2F32 : Avx2Shared {
       store_256(p, gather_quarters(_mm256_shuffle_epi8(v, sort)), stream);
     }
   }
-  static KVANT_INLINE __m256i set_int16(std::int32_t i) { return _mm256_set1_epi16(static_cast<short>(i)); }
 };
 
 struct Avx2F64 : Avx2Shared {
@@ -256,13 +283,25 @@ struct Avx2F64 : Avx2Shared {
   static KVANT_INLINE I max_int(I a, I b) { return _mm_max_epi32(a, b); }
   static KVANT_INLINE M le(F a, F b) { return _mm256_cmp_pd(a, b, _CMP_LE_OQ); }
   static KVANT_INLINE M both(M a, M b) { return _mm256_and_pd(a, b); }
+  static KVANT_INLINE bool all(M m) { return _mm256_movemask_pd(m) == 0xF; }
   static KVANT_INLINE F masked(M m, F a) { return _mm256_and_pd(m, a); }
   static KVANT_INLINE F zero_if_nan(F a) { return _mm256_and_pd(a, _mm256_cmp_pd(a, a, _CMP_ORD_Q)); }
+  static KVANT_INLINE F nan_if_nan(F a) { return _mm256_blendv_pd(a, set(__builtin_nan("")), _mm256_cmp_pd(a, a, _CMP_UNORD_Q)); }
 
   template <Order kOrder>
   static KVANT_INLINE Quad load(const double* p) {
     static_assert(kOrder == Order::natural);
     return {_mm256_loadu_pd(p), _mm256_loadu_pd(p + 4), _mm256_loadu_pd(p + 8), _mm256_loadu_pd(p + 12)};
+  }
+  static KVANT_INLINE F broadcast(const double* p) { return _mm256_broadcast_sd(p); }
+  template <Order kOrder>
+  static KVANT_INLINE Quad load_parameters(const double* p) {
+    return load<kOrder>(p);
+  }
+  template <Order kOrder>
+  static KVANT_INLINE QuadI load_parameters(const std::int32_t* p) {
+    static_assert(kOrder == Order::natural);
+    return load_int(p);
   }
   static KVANT_INLINE QuadI load_int(const std::int32_t* p) {
     return {load_128(p), load_128(p + 4), load_128(p + 8), load_128(p + 12)};
@@ -275,7 +314,7 @@ struct Avx2F64 : Avx2Shared {
     return {_mm_cvtepu8_epi32(load_32(p)), _mm_cvtepu8_epi32(load_32(p + 4)), _mm_cvtepu8_epi32(load_32(p + 8)),
             _mm_cvtepu8_epi32(load_32(p + 12))};
   }
-  template <Order kOrder, NanPayload = NanPayload::any>
+  template <Order kOrder>
   static KVANT_INLINE void store(double* p, const Quad& q, bool stream) {
     static_assert(kOrder == Order::natural);
     store_256(p, _mm256_castpd_si256(q.a), stream);
@@ -283,6 +322,8 @@ struct Avx2F64 : Avx2Shared {
     store_256(p + 8, _mm256_castpd_si256(q.c), stream);
     store_256(p + 12, _mm256_castpd_si256(q.d), stream);
   }
+  static KVANT_INLINE void put(double* p, F x) { _mm256_storeu_pd(p, x); }
+  static KVANT_INLINE void put_int(std::int32_t* p, I x) { store_128(p, x, false); }
   static KVANT_INLINE __m128i pack_to(std::int8_t*, __m128i a, __m128i b) { return _mm_packs_epi16(a, b); }
   static KVANT_INLINE __m128i pack_to(std::uint8_t*, __m128i a, __m128i b) { return _mm_packus_epi16(a, b); }
   template <class T>

@@ -11,10 +11,6 @@ namespace kvant::cpu {
 // Even-odd: even elements in a and c, odd ones in b and d, where splitting 16-bit elements that way is cheap.
 enum class Order { natural, even_odd };
 
-// What is known about the NaNs in a block that is about to be narrowed to bf16. Upper half: the bits that bf16 drops
-// are zero, because the NaN came from a bf16 or from arithmetic; rounding then keeps it NaN without a test.
-enum class NanPayload { any, upper_half };
-
 // Elements need no alignment, so they are read and written as bytes.
 template <class T>
 KVANT_INLINE T load_unaligned(const T* p) {

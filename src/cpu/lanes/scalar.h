@@ -47,8 +47,10 @@ struct ScalarLanes {
   static KVANT_INLINE I max_int(I a, I b) { return a > b ? a : b; }
   static KVANT_INLINE M le(F a, F b) { return a <= b; }
   static KVANT_INLINE M both(M a, M b) { return a && b; }
+  static KVANT_INLINE bool all(M m) { return m; }
   static KVANT_INLINE F masked(M m, F a) { return m ? a : F(0); }
   static KVANT_INLINE F zero_if_nan(F a) { return a == a ? a : F(0); }
+  static KVANT_INLINE F nan_if_nan(F a) { return a == a ? a : static_cast<F>(__builtin_nan("")); }
   static KVANT_INLINE F to_float(I i) { return static_cast<F>(i); }
 
   // In the rounding mode that run() has set: to nearest even.
@@ -75,6 +77,17 @@ struct ScalarLanes {
   static KVANT_INLINE F widen(Half x) { return core::widen(x); }
   static KVANT_INLINE F widen(BFloat16 x) { return core::widen(x); }
 
+  // One number everywhere, from memory.
+  static KVANT_INLINE F broadcast(const C* p) { return *p; }
+  // A block of parameters in the order in which load<kOrder> spreads elements.
+  template <Order>
+  static KVANT_INLINE Quad load_parameters(const C* p) {
+    return load<Order::natural>(p);
+  }
+  template <Order>
+  static KVANT_INLINE QuadI load_parameters(const I* p) {
+    return load_int(p);
+  }
   template <Order, class T>
   static KVANT_INLINE Quad load(const T* p) {
     return {widen(load_unaligned(p)), widen(load_unaligned(p + 1)), widen(load_unaligned(p + 2)),
@@ -88,13 +101,16 @@ struct ScalarLanes {
   static KVANT_INLINE void store_one(C* p, F x) { store_unaligned(p, x); }
   static KVANT_INLINE void store_one(Half* p, F x) { store_unaligned(p, core::narrow_to_half(x)); }
   static KVANT_INLINE void store_one(BFloat16* p, F x) { store_unaligned(p, core::narrow_to_bfloat16(x)); }
-  template <Order, NanPayload = NanPayload::any, class T>
+  template <Order, class T>
   static KVANT_INLINE void store(T* p, const Quad& q, bool /*stream*/) {
     store_one(p, q.a);
     store_one(p + 1, q.b);
     store_one(p + 2, q.c);
     store_one(p + 3, q.d);
   }
+  // One vector to memory.
+  static KVANT_INLINE void put(C* p, F x) { *p = x; }
+  static KVANT_INLINE void put_int(I* p, I x) { *p = x; }
   template <class T>
   static KVANT_INLINE void store_codes(T* p, const QuadI& q, bool /*stream*/) {
     p[0] = static_cast<T>(q.a);
