@@ -105,7 +105,7 @@ class ParameterTable {
   using F = typename L::F;
   using I = typename L::I;
   static constexpr std::int64_t kBlock = 4 * L::kWidth;
-  static constexpr std::int64_t kCapacity = 512;
+  static constexpr std::int64_t kCapacity = 1024;
   static_assert(kCapacity % kBlock == 0);
 
   // Fills the table with `count` parameters from index `first` on, each block of them spread as kOrder says.
@@ -225,6 +225,41 @@ struct ColumnParameters {
   KVANT_INLINE typename L::QuadI zero_point() const { return L::load_int(table.zero_point + column); }
 };
 
+// The same worked out on the way, for bodies that ask for little.
+template <class L>
+struct DirectParameters {
+  using Quad = typename L::Quad;
+  using QuadI = typename L::QuadI;
+  using F = typename L::F;
+  using I = typename L::I;
+  const ElementwiseJob& job;
+  const typename L::C* scales;
+  const std::int32_t* zero_points;
+
+  KVANT_INLINE Quad scale() const { return L::template load<Order::natural>(scales); }
+  KVANT_INLINE Quad inverse() const {
+    return map([](F s) KVANT_INLINE_LAMBDA { return L::div(L::set(1), s); }, scale());
+  }
+  KVANT_INLINE QuadI zero_point() const {
+    if (zero_points == nullptr) {
+      const I zp = L::set_int(job.common_zero_point);
+      return {zp, zp, zp, zp};
+    }
+    return map([](I zp) KVANT_INLINE_LAMBDA { return semantics::limit_zero_point<L>(zp); }, L::load_int(zero_points));
+  }
+  KVANT_INLINE Quad lo() const { return bound(job.q_min); }
+  KVANT_INLINE Quad hi() const { return bound(job.q_max); }
+  KVANT_INLINE Quad input_lo() const { return times_scale(lo()); }
+  KVANT_INLINE Quad input_hi() const { return times_scale(hi()); }
+  KVANT_INLINE Quad times_scale(const Quad& bounds) const {
+    return map([](F b, F s) KVANT_INLINE_LAMBDA { return L::mul(b, s); }, bounds, scale());
+  }
+  KVANT_INLINE Quad bound(std::int32_t q) const {
+    const I end = L::set_int(q);
+    return map([&](I zp) KVANT_INLINE_LAMBDA { return L::to_float(L::sub_int(end, zp)); }, zero_point());
+  }
+};
+
 // Quotients as types, made from a scale and its inverse.
 struct DivideByScale {
   template <class L>
@@ -327,19 +362,30 @@ struct FakeQuantize {
   using F = typename L::F;
   static constexpr Order kOrder = L::template kUniformOrder<T>;
 
+  struct QuadBounds {
+    typename L::Quad lo, hi;
+  };
+
   template <class Quotient, bool kClampsInput>
   struct Body {
     static constexpr Order kParameterOrder = kOrder;
     template <class Parameters>
+    static KVANT_INLINE QuadBounds quotient_or_input_bounds(const Parameters& p) {
+      if constexpr (kClampsInput)
+        return {p.input_lo(), p.input_hi()};
+      else
+        return {p.lo(), p.hi()};
+    }
+    template <class Parameters>
     static KVANT_INLINE void block(const ElementwiseJob&, const Parameters& p, const Span& s, bool stream) {
+      const auto bounds = quotient_or_input_bounds(p);
       const auto y = map([](F x, F scale, F inverse, F lo, F hi) KVANT_INLINE_LAMBDA {
         const auto quotient = Quotient::template of<L>(scale, inverse);
         if constexpr (kClampsInput)
           return semantics::fake_quantize_clamped_input<L>(x, scale, quotient, {lo, hi});
         else
           return semantics::fake_quantize<L>(x, scale, quotient, {lo, hi});
-      }, L::template load<kOrder>(s.x), p.scale(), p.inverse(), kClampsInput ? p.input_lo() : p.lo(),
-         kClampsInput ? p.input_hi() : p.hi());
+      }, L::template load<kOrder>(s.x), p.scale(), p.inverse(), bounds.lo, bounds.hi);
       L::template store<kOrder>(s.out, y, stream);
     }
   };
@@ -591,52 +637,94 @@ KVANT_INLINE void run_lines_in_runs(const ElementwiseJob& job, const Elementwise
   }
 }
 
-// Lines whose elements have parameters of their own: tiles of columns, so that lines with the same parameters share
-// what was prepared for a tile.
+// Lines whose elements have parameters of their own, for 16-bit floats: the arithmetic binds, so lines with the same
+// parameters share what was prepared for a tile of columns. A group of lines stays small enough that what the hardware
+// fetches beyond a tile is still in the cache when its turn comes.
 template <class L, class Op, class InElement, class OutElement>
-KVANT_INLINE void run_lines_in_columns(const ElementwiseJob& job, const ElementwisePart& part) {
+KVANT_INLINE void run_lines_in_tiles(const ElementwiseJob& job, const ElementwisePart& part) {
   using Span = typename Op::Span;
+  constexpr std::int64_t kNearBytes = 1 << 20, kFewLines = 8;
+  const std::int64_t line_bytes = job.runs->length * static_cast<std::int64_t>(sizeof(typename Op::In));
+  const std::int64_t near = kNearBytes / line_bytes < kFewLines ? kFewLines : kNearBytes / line_bytes;
+  const std::int64_t fetch_ahead = job.stream ? job.x_stride : 0;  // the next line of the tile
   ParameterTable<L> table;
   std::int64_t shared = 0;
   for (std::int64_t line = part.first_line; line < part.end_line; line += shared) {
     const std::int64_t first = core::first_parameter(*job.runs, line);
     shared = core::lines_sharing_parameters(*job.runs, line);
     if (shared > part.end_line - line) shared = part.end_line - line;
+    if (shared > near) shared = near;
     for (std::int64_t done = 0; done < part.count; done += table.kCapacity) {
       const std::int64_t rest = part.count - done;
       const std::int64_t columns = rest < table.kCapacity ? rest : table.kCapacity;
       const std::int64_t offset = part.offset + done;
-      // The body depends on the flags and the order of the table on the body.
-      const auto run_tile = [&](auto body) KVANT_INLINE_LAMBDA {
+      // The body depends on the flags of the table, and the order of the table on the body.
+      table.template fill<Order::natural>(job, first + offset, columns);
+      Op::with_body(job, table.flags, [&](auto body) KVANT_INLINE_LAMBDA {
         using Body = decltype(body);
-        const Traffic far{false, job.stream ? 2 * job.x_stride : 0};  // two lines ahead
+        if constexpr (Body::kParameterOrder != Order::natural)
+          table.template fill<Body::kParameterOrder>(job, first + offset, columns);
         for (std::int64_t i = line; i < line + shared; ++i)
           with_unpacked_line<L, Op, InElement, OutElement>(
               job, i, offset, columns,
               [&](const Span& s, std::int64_t, std::int64_t n, bool stream) KVANT_INLINE_LAMBDA {
-                for_each_block<L>(s, n, {stream && can_stream<L>(s.out), far.fetch_ahead},
+                for_each_block<L>(s, n, {stream && can_stream<L>(s.out), fetch_ahead},
                                   [&](const Span& block, std::int64_t column, bool st) KVANT_INLINE_LAMBDA {
                                     Body::block(job, ColumnParameters<L>{table, column}, block, st);
                                   });
               });
-      };
-      table.template fill<Order::natural>(job, first + offset, columns);
-      Op::with_body(job, table.flags, [&](auto body) KVANT_INLINE_LAMBDA {
-        if constexpr (decltype(body)::kParameterOrder != Order::natural)
-          table.template fill<decltype(body)::kParameterOrder>(job, first + offset, columns);
-        run_tile(body);
       });
     }
+  }
+}
+
+// The same for f32 and f64, where memory binds: lines one after the other, because tiles broke its stream (f32 to s8
+// took 19 ms where this takes 16), and parameters worked out on the way.
+template <class L, class Op, class InElement, class OutElement>
+KVANT_INLINE void run_lines_directly(const ElementwiseJob& job, const ElementwisePart& part) {
+  using Span = typename Op::Span;
+  constexpr std::int64_t kBlock = 4 * L::kWidth;
+  const std::int64_t fetch_ahead = job.stream ? kFetchAhead : 0;
+  ParameterTable<L> table;
+  for (std::int64_t line = part.first_line; line < part.end_line; ++line) {
+    const std::int64_t first = core::first_parameter(*job.runs, line);
+    with_unpacked_line<L, Op, InElement, OutElement>(
+        job, line, part.offset, part.count,
+        [&](const Span& s, std::int64_t offset, std::int64_t n, bool stream) KVANT_INLINE_LAMBDA {
+          const auto* scales = reinterpret_cast<const typename L::C*>(job.scale) + first + offset;
+          const std::int32_t* zero_points = reinterpret_cast<const std::int32_t*>(job.zero_point);
+          if (zero_points != nullptr) zero_points += first + offset;
+          const std::int64_t rest = n % kBlock;
+          if (rest != 0) table.template fill<Order::natural>(job, first + offset + n - rest, rest);
+          Op::with_body(job, Flags{false, false, false}, [&](auto body) KVANT_INLINE_LAMBDA {
+            using Body = decltype(body);
+            for_each_whole_block<L>(
+                s, n, {stream && can_stream<L>(s.out), fetch_ahead},
+                [&](const Span& block, std::int64_t column, bool st) KVANT_INLINE_LAMBDA {
+                  const DirectParameters<L> p{job, scales + column,
+                                              zero_points == nullptr ? nullptr : zero_points + column};
+                  Body::block(job, p, block, st);
+                });
+            if (rest != 0)
+              for_each_block<L>(s + (n - rest), rest, {false, 0},
+                                [&](const Span& block, std::int64_t, bool st) KVANT_INLINE_LAMBDA {
+                                  Body::block(job, ColumnParameters<L>{table, 0}, block, st);
+                                });
+          });
+        });
   }
 }
 
 // Op reads InElement and writes OutElement in memory; at most one of them is packed.
 template <class L, class Op, class InElement, class OutElement>
 void run_part(const ElementwiseJob& job, const ElementwisePart& part) {
-  if (job.runs->run == 1)
-    run_lines_in_columns<L, Op, InElement, OutElement>(job, part);
-  else
+  constexpr bool kSixteenBit = sizeof(typename Op::In) == 2 || sizeof(typename Op::Out) == 2;
+  if (job.runs->run != 1)
     run_lines_in_runs<L, Op, InElement, OutElement>(job, part);
+  else if constexpr (kSixteenBit)
+    run_lines_in_tiles<L, Op, InElement, OutElement>(job, part);
+  else
+    run_lines_directly<L, Op, InElement, OutElement>(job, part);
   if (job.stream) L::finish_streaming();
 }
 
