@@ -114,10 +114,6 @@ class ParameterTable {
     const C* scales = reinterpret_cast<const C*>(job.scale) + first;
     const std::int32_t* zero_points = reinterpret_cast<const std::int32_t*>(job.zero_point);
     if (zero_points != nullptr) zero_points += first;
-    if (count == 1) {
-      fill_one(job, scales, zero_points);
-      return;
-    }
     flags = {true, true, true};
     std::int64_t i = 0;
     for (; i + kBlock <= count; i += kBlock)
@@ -134,6 +130,19 @@ class ParameterTable {
     fill_block<kOrder>(job, scale_copies, zero_points == nullptr ? nullptr : zero_point_copies, i);
   }
 
+  // Entry 0 alone, for a long run: without vectors, whose latency a small problem would feel.
+  KVANT_INLINE void fill_one(const ElementwiseJob& job, std::int64_t parameter) {
+    const C* scales = reinterpret_cast<const C*>(job.scale);
+    const std::int32_t* zero_points = reinterpret_cast<const std::int32_t*>(job.zero_point);
+    const auto p = semantics::prepare<ScalarLanes<C>>(
+        load_unaligned(scales + parameter),
+        zero_points == nullptr ? job.common_zero_point : load_unaligned(zero_points + parameter), job.q_min, job.q_max);
+    scale[0] = p.scale, inverse[0] = p.inverse, zero_point[0] = p.zero_point;
+    lo[0] = p.bounds.lo, hi[0] = p.bounds.hi;
+    input_lo[0] = p.input_bounds.lo, input_hi[0] = p.input_bounds.hi;
+    flags = {p.corrected, p.clamps_input, p.contains_zero};
+  }
+
   // One vector more than the capacity puts neighbouring arrays into different banks of L1.
   static constexpr std::int64_t kRow = kCapacity + L::kWidth;
   alignas(64) C scale[kRow], inverse[kRow];
@@ -143,16 +152,6 @@ class ParameterTable {
   Flags flags;
 
  private:
-  KVANT_INLINE void fill_one(const ElementwiseJob& job, const C* scales, const std::int32_t* zero_points) {
-    const auto p = semantics::prepare<ScalarLanes<C>>(
-        load_unaligned(scales), zero_points == nullptr ? job.common_zero_point : load_unaligned(zero_points), job.q_min,
-        job.q_max);
-    scale[0] = p.scale, inverse[0] = p.inverse, zero_point[0] = p.zero_point;
-    lo[0] = p.bounds.lo, hi[0] = p.bounds.hi;
-    input_lo[0] = p.input_bounds.lo, input_hi[0] = p.input_bounds.hi;
-    flags = {p.corrected, p.clamps_input, p.contains_zero};
-  }
-
   template <Order kOrder>
   KVANT_INLINE void fill_block(const ElementwiseJob& job, const C* scales, const std::int32_t* zero_points,
                                std::int64_t at) {
@@ -589,7 +588,10 @@ KVANT_INLINE void walk_runs(const ElementwiseJob& job, std::int64_t first, typen
       const std::int64_t head = elements_until_streamable<L>(s.out, count);
       if (head != 0) count = head;
     }
-    table.template fill<Order::natural>(job, parameter, batch);
+    if (batch == 1)
+      table.fill_one(job, parameter);
+    else
+      table.template fill<Order::natural>(job, parameter, batch);
     parameter += batch - 1;
     Op::with_body(job, table.flags, [&](auto body) KVANT_INLINE_LAMBDA {
       using Body = decltype(body);
