@@ -696,22 +696,24 @@ KVANT_INLINE void run_lines_directly(const ElementwiseJob& job, const Elementwis
           const auto* scales = reinterpret_cast<const typename L::C*>(job.scale) + first + offset;
           const std::int32_t* zero_points = reinterpret_cast<const std::int32_t*>(job.zero_point);
           if (zero_points != nullptr) zero_points += first + offset;
-          const std::int64_t rest = n % kBlock;
-          if (rest != 0) table.template fill<Order::natural>(job, first + offset + n - rest, rest);
-          Op::with_body(job, Flags{false, false, false}, [&](auto body) KVANT_INLINE_LAMBDA {
-            using Body = decltype(body);
+          constexpr Flags kNothingKnown{false, false, false};
+          Op::with_body(job, kNothingKnown, [&](auto body) KVANT_INLINE_LAMBDA {
             for_each_whole_block<L>(
                 s, n, {stream && can_stream<L>(s.out), fetch_ahead},
                 [&](const Span& block, std::int64_t column, bool st) KVANT_INLINE_LAMBDA {
                   const DirectParameters<L> p{job, scales + column,
                                               zero_points == nullptr ? nullptr : zero_points + column};
-                  Body::block(job, p, block, st);
+                  decltype(body)::block(job, p, block, st);
                 });
-            if (rest != 0)
-              for_each_block<L>(s + (n - rest), rest, {false, 0},
-                                [&](const Span& block, std::int64_t, bool st) KVANT_INLINE_LAMBDA {
-                                  Body::block(job, ColumnParameters<L>{table, 0}, block, st);
-                                });
+          });
+          const std::int64_t rest = n % kBlock;
+          if (rest <= 0) return;
+          table.template fill<Order::natural>(job, first + offset + n - rest, rest);
+          Op::with_body(job, kNothingKnown, [&](auto body) KVANT_INLINE_LAMBDA {
+            for_each_block<L>(s + (n - rest), rest, {false, 0},
+                              [&](const Span& block, std::int64_t, bool st) KVANT_INLINE_LAMBDA {
+                                decltype(body)::block(job, ColumnParameters<L>{table, 0}, block, st);
+                              });
           });
         });
   }

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Writes vectors.txt: quantization worked out in exact rational arithmetic, independent of kvant.
+
+Each line: type numerics q_min q_max zero_point scale x dy  ->  q fake dq_fake dx_quantize dx_fake, where floating-point
+numbers are the bits of their type in hexadecimal (scale: f64 for f64, otherwise f32). q is the code, fake the
+fake-quantized value, then scale * (q - zp) as the dequantized value, then the two gradients. NaN is written as "nan".
+
+Run without arguments from any folder; the output is checked in, so that tests need no Python.
+"""
+import pathlib
+import random
+from fractions import Fraction
+
+# mantissa bits (with the hidden one), exponent bits, storage bits
+FORMATS = {"f32": (24, 8, 32), "f64": (53, 11, 64), "f16": (11, 5, 16), "bf16": (8, 8, 16)}
+
+
+def decode(bits, fmt):
+    """A Fraction, or 'nan', 'inf', '-inf'; zeros as Fraction 0."""
+    precision, exponent_bits, width = FORMATS[fmt]
+    fraction_bits = precision - 1
+    sign = -1 if bits >> (width - 1) else 1
+    exponent = (bits >> fraction_bits) & ((1 << exponent_bits) - 1)
+    fraction = bits & ((1 << fraction_bits) - 1)
+    bias = (1 << (exponent_bits - 1)) - 1
+    if exponent == (1 << exponent_bits) - 1:
+        return "nan" if fraction else ("inf" if sign > 0 else "-inf")
+    if exponent == 0:
+        return sign * Fraction(fraction) * Fraction(2) ** (1 - bias - fraction_bits)
+    return sign * Fraction((1 << fraction_bits) + fraction) * Fraction(2) ** (exponent - bias - fraction_bits)
+
+
+def rne(value):
+    """The nearest integer, ties to even. Python's round on a Fraction does exactly that."""
+    return round(value)
+
+
+def encode(value, fmt):
+    """The bits of the nearest number of the format, ties to even."""
+    precision, exponent_bits, width = FORMATS[fmt]
+    fraction_bits = precision - 1
+    bias = (1 << (exponent_bits - 1)) - 1
+    infinity = ((1 << exponent_bits) - 1) << fraction_bits
+    sign_bit = 1 << (width - 1)
+    if value == "nan":
+        return "nan"
+    if value in ("inf", "-inf"):
+        return infinity | (sign_bit if value == "-inf" else 0)
+    if value == 0:
+        return 0
+    sign = sign_bit if value < 0 else 0
+    magnitude = abs(value)
+    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
+    if Fraction(2) ** exponent > magnitude:
+        exponent -= 1
+    exponent = max(exponent, 1 - bias)
+    steps = rne(magnitude / Fraction(2) ** (exponent - fraction_bits))
+    if steps >= 1 << precision:
+        steps, exponent = steps // 2, exponent + 1
+    if steps < 1 << fraction_bits:  # denormal
+        return sign | steps
+    if exponent > bias:
+        return sign | infinity
+    return sign | ((exponent + bias) << fraction_bits) | (steps - (1 << fraction_bits))
+
+
+def rounded(value, fmt):
+    return value if isinstance(value, str) else decode(encode(value, fmt), fmt)
+
+
+def quotient(x, scale, numerics, compute):
+    """x / scale in the compute format: one rounding, or the rounded product with the rounded reciprocal."""
+    if x == "nan":
+        return "nan"
+    if isinstance(x, str):
+        return x
+    if numerics == "exact":
+        return rounded(x / scale, compute)
+    return rounded(x * rounded(1 / scale, compute), compute)
+
+
+def reference(fmt, numerics, q_min, q_max, zp, scale, x, dy):
+    compute = "f64" if fmt == "f64" else "f32"
+    y = quotient(x, scale, numerics, compute)
+    if y == "nan":
+        code, inside = min(max(zp, q_min), q_max), False
+    elif isinstance(y, str):
+        code, inside = (q_max if y == "inf" else q_min), False
+    else:
+        before = rne(y) + zp
+        code, inside = min(max(before, q_min), q_max), q_min <= before <= q_max
+    dequantized = rounded(scale * (code - zp), compute)
+    fake = "nan" if y == "nan" else dequantized
+    dx_quantize = quotient(dy, scale, numerics, compute) if inside else Fraction(0)
+    dx_fake = dy if inside else Fraction(0)
+    return code, encode(fake, fmt), encode(dequantized, fmt), encode(dx_quantize, fmt), encode(dx_fake, fmt)
+
+
+def show(bits, fmt):
+    return "nan" if bits == "nan" else f"{bits:0{FORMATS[fmt][2] // 4}x}"
+
+
+def main():
+    random.seed(20260101)
+    lines = []
+    ranges = [(-128, 127), (0, 255), (-8, 7), (0, 15), (-127, 127), (-100, 50), (3, 3)]
+    for fmt in FORMATS:
+        compute = "f64" if fmt == "f64" else "f32"
+        for numerics in ("exact", "reciprocal"):
+            for case in range(700):
+                q_min, q_max = random.choice(ranges)
+                zp = random.choice([0, 0, 1, 3, 7, 13, 127, -5, -77, 129, 1001, -40001])
+                scale_value = random.choice([Fraction(1), Fraction(1, 2), Fraction(3, 10), Fraction(1, 127),
+                                             Fraction(random.randrange(1, 10**6), 10**7), Fraction(2) ** -20])
+                scale_bits = encode(scale_value, compute)
+                scale = decode(scale_bits, compute)
+                kind = case % 7
+                if kind == 0:  # a tie, exact or nearly so
+                    x = scale * (random.randrange(q_min - zp - 3, q_max - zp + 4) + Fraction(1, 2))
+                elif kind == 1:  # the ends of the range
+                    x = scale * (random.choice([q_min, q_max]) - zp + random.choice([0, Fraction(1, 2), Fraction(-1, 2)]))
+                elif kind == 2:  # anything in and around the range
+                    x = scale * Fraction(random.randrange(-400 * 1000, 400 * 1000), 1000)
+                elif kind == 3:  # a grid point
+                    x = scale * (random.randrange(q_min, q_max + 1) - zp)
+                elif kind == 4:  # special bits
+                    x = None
+                    width, precision = FORMATS[fmt][2], FORMATS[fmt][0]
+                    infinity = ((1 << FORMATS[fmt][1]) - 1) << (precision - 1)
+                    x_bits = random.choice([0, 1 << (width - 1), 1, (1 << (width - 1)) | 1, infinity, infinity - 1,
+                                            infinity | 1 << (width - 1), (infinity - 1) | 1 << (width - 1),
+                                            infinity | 1 << (precision - 2)])
+                else:  # random bits
+                    x = None
+                    x_bits = random.getrandbits(FORMATS[fmt][2])
+                if x is not None:
+                    x_bits = encode(x, fmt)
+                    if kind == 0:  # and its neighbours
+                        x_bits += random.choice([-1, 0, 0, 1])
+                        x_bits &= (1 << FORMATS[fmt][2]) - 1
+                dy_bits = encode(Fraction(random.randrange(-10**6, 10**6), 10**4), fmt)
+                x, dy = decode(x_bits, fmt), decode(dy_bits, fmt)
+                code, *outputs = reference(fmt, numerics, q_min, q_max, zp, scale, x, dy)
+                digits = FORMATS[fmt][2] // 4
+                scale_digits = FORMATS[compute][2] // 4
+                lines.append(f"{fmt} {numerics} {q_min} {q_max} {zp} {scale_bits:0{scale_digits}x} {x_bits:0{digits}x} "
+                             f"{dy_bits:0{digits}x} {code} " + " ".join(show(bits, fmt) for bits in outputs))
+    path = pathlib.Path(__file__).with_name("vectors.txt")
+    path.write_text("\n".join(lines) + "\n")
+    print(f"{path}: {len(lines)} vectors")
+
+
+if __name__ == "__main__":
+    main()
