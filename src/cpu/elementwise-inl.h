@@ -527,6 +527,16 @@ KVANT_INLINE std::int64_t elements_until_streamable(const T* p, std::int64_t n) 
   return count < n ? count : n;
 }
 
+// The same for a line with a packed operand, which is entered at even elements only; 0 if that does not come out.
+template <class L, class OutElement>
+KVANT_INLINE std::int64_t packed_elements_until_streamable(const std::byte* p) {
+  const std::int64_t bytes = elements_until_streamable<L>(p, L::kStreamAlignment);
+  if constexpr (kIsPacked<OutElement>) return 2 * bytes;
+  const std::int64_t elements = bytes / static_cast<std::int64_t>(sizeof(OutElement));
+  const bool whole = elements * static_cast<std::int64_t>(sizeof(OutElement)) == bytes && elements % 2 == 0;
+  return whole ? elements : 0;
+}
+
 // Calls f(stretch, offset, n, stream) for elements [offset, offset + n) of a line. Packed codes pass through a buffer of
 // bytes that stays in L1, so that groups may begin in the middle of a byte; f then sees pieces, and the buffer in the
 // place of the packed operand. A packed line is entered at even elements only.
@@ -546,8 +556,11 @@ KVANT_INLINE void with_unpacked_line(const ElementwiseJob& job, std::int64_t lin
   } else {
     constexpr std::int64_t kStaged = 1024;
     alignas(64) std::uint8_t staged[kStaged + L::kNibbleBlock];
-    for (std::int64_t done = 0; done < n; done += kStaged) {
-      const std::int64_t count = n - done < kStaged ? n - done : kStaged;
+    // A first piece that ends where the output can be streamed to; all others then begin there.
+    std::int64_t piece = job.stream ? packed_elements_until_streamable<L, OutElement>(out) : 0;
+    if (piece == 0) piece = kStaged;
+    for (std::int64_t done = 0, count = 0; done < n; done += count, piece = kStaged) {
+      count = n - done < piece ? n - done : piece;
       if constexpr (kIsPacked<OutElement>) {
         f(Span{reinterpret_cast<const In*>(x) + done, nullptr, reinterpret_cast<Out*>(staged)}, offset + done, count,
           false);
@@ -566,12 +579,11 @@ KVANT_INLINE void with_unpacked_line(const ElementwiseJob& job, std::int64_t lin
 // Elements [offset, offset + n) of a line in runs; `first` is the line's first parameter.
 template <class L, class Op>
 KVANT_INLINE void walk_runs(const ElementwiseJob& job, std::int64_t first, typename Op::Span s, std::int64_t offset,
-                            std::int64_t n, bool stream, ParameterTable<L>& table) {
+                            std::int64_t n, bool stream, std::int64_t fetch_ahead, ParameterTable<L>& table) {
   using Span = typename Op::Span;
   constexpr std::int64_t kBlock = 4 * L::kWidth;
   constexpr std::int64_t kShortRun = 512;  // shorter ones are prepared in batches
   const std::int64_t run = job.runs->run;
-  const std::int64_t fetch_ahead = job.stream ? kFetchAhead : 0;
   std::int64_t parameter = first;
   std::int64_t left = run;  // in the run that contains the next element
   if (offset != 0) {
@@ -628,13 +640,14 @@ KVANT_INLINE void walk_runs(const ElementwiseJob& job, std::int64_t first, typen
 
 template <class L, class Op, class InElement, class OutElement>
 KVANT_INLINE void run_lines_in_runs(const ElementwiseJob& job, const ElementwisePart& part) {
+  const std::int64_t fetch_ahead = job.stream && !kIsPacked<InElement> ? kFetchAhead : 0;
   ParameterTable<L> table;
   for (std::int64_t line = part.first_line; line < part.end_line; ++line) {
     const std::int64_t first = core::first_parameter(*job.runs, line);
     with_unpacked_line<L, Op, InElement, OutElement>(
         job, line, part.offset, part.count,
         [&](const typename Op::Span& s, std::int64_t offset, std::int64_t n, bool stream) KVANT_INLINE_LAMBDA {
-          walk_runs<L, Op>(job, first, s, offset, n, stream, table);
+          walk_runs<L, Op>(job, first, s, offset, n, stream, fetch_ahead, table);
         });
   }
 }
@@ -648,7 +661,7 @@ KVANT_INLINE void run_lines_in_tiles(const ElementwiseJob& job, const Elementwis
   constexpr std::int64_t kNearBytes = 1 << 20, kFewLines = 8;
   const std::int64_t line_bytes = job.runs->length * static_cast<std::int64_t>(sizeof(typename Op::In));
   const std::int64_t near = kNearBytes / line_bytes < kFewLines ? kFewLines : kNearBytes / line_bytes;
-  const std::int64_t fetch_ahead = job.stream ? job.x_stride : 0;  // the next line of the tile
+  const std::int64_t fetch_ahead = job.stream && !kIsPacked<InElement> ? job.x_stride : 0;  // the next line of the tile
   ParameterTable<L> table;
   std::int64_t shared = 0;
   for (std::int64_t line = part.first_line; line < part.end_line; line += shared) {
@@ -686,7 +699,7 @@ template <class L, class Op, class InElement, class OutElement>
 KVANT_INLINE void run_lines_directly(const ElementwiseJob& job, const ElementwisePart& part) {
   using Span = typename Op::Span;
   constexpr std::int64_t kBlock = 4 * L::kWidth;
-  const std::int64_t fetch_ahead = job.stream ? kFetchAhead : 0;
+  const std::int64_t fetch_ahead = job.stream && !kIsPacked<InElement> ? kFetchAhead : 0;
   ParameterTable<L> table;
   for (std::int64_t line = part.first_line; line < part.end_line; ++line) {
     const std::int64_t first = core::first_parameter(*job.runs, line);

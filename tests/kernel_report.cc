@@ -1,0 +1,48 @@
+// kernel_report FOLDER: reads the logs that the tests left in FOLDER and says of every kernel in the registry whether it
+// ran on this machine or was only compiled.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ops/elementwise_registry.h"
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    fmt::print(stderr, "usage: kernel_report FOLDER\n");
+    return 2;
+  }
+  std::set<std::string> ran;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(argv[1], error)) {
+    std::ifstream file(entry.path());
+    for (std::string line; std::getline(file, line);) ran.insert(line);
+  }
+  std::map<std::string, std::vector<std::string>> native, compiled;
+  for (const auto* kernel : kvant::ops::elementwise_kernels()) {
+    const std::string name = kernel->sku.name();
+    (ran.contains(name) ? native : compiled)[std::string(kvant::name(kernel->sku.arch))].push_back(name);
+  }
+  const auto print = [](const char* title, const auto& lists) {
+    for (const auto& [isa, names] : lists) {
+      fmt::print("{} on {}: {} kernels\n", title, isa, names.size());
+      std::string line = " ";
+      for (const std::string& name : names) {
+        if (line.size() + name.size() > 118) {
+          fmt::print("{}\n", line);
+          line = " ";
+        }
+        line += " " + name.substr(0, name.find("__"));
+      }
+      fmt::print("{}\n", line);
+    }
+  };
+  print("ran natively", native);
+  print("ONLY COMPILED", compiled);
+  fmt::print("under emulation: none\n");
+  return 0;
+}

@@ -1,0 +1,70 @@
+// Streams: thread counts, a host's own pool, and one plan used by many threads at once (run under TSan too).
+#include "kvant/stream.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "tests/elementwise_case.h"
+
+namespace kvant::tests {
+namespace {
+
+TEST(Stream, RunsEveryPartOnce) {
+  for (int threads = 1; threads <= 8; ++threads) {
+    const Stream stream = Stream::cpu(threads);
+    EXPECT_EQ(stream.threads(), threads);
+    std::vector<std::atomic<int>> count(1000);
+    const Task task([](const void* p, std::int64_t part) {
+      (*static_cast<std::vector<std::atomic<int>>*>(const_cast<void*>(p)))[static_cast<std::size_t>(part)]++;
+    }, &count);
+    ASSERT_TRUE(stream.parallel_for(1000, task).ok());
+    for (const auto& c : count) ASSERT_EQ(c, 1);
+  }
+}
+
+TEST(Stream, OfTheHostIsUsedForLargeProblemsOnly) {
+  std::atomic<int> calls{0};
+  const Stream stream = Stream::cpu(Executor{.threads = 3, .parallel_for = [&](std::int64_t parts, const Task& task) {
+    ++calls;
+    std::vector<std::thread> pool;
+    for (std::int64_t t = 0; t < 3; ++t)
+      pool.emplace_back([=, &task] {
+        for (std::int64_t i = t; i < parts; i += 3) task(i);
+      });
+    for (std::thread& thread : pool) thread.join();
+  }});
+  const ElementwiseCase small(describe(QuantizeKind::quantize, ElementKind::f32, ElementKind::s8, {100}, PerTensor{}), 1, false);
+  small.run(stream, ArchSku::scalar, Numerics::exact);
+  EXPECT_EQ(calls, 0);
+  const ElementwiseCase large(describe(QuantizeKind::quantize, ElementKind::f32, ElementKind::s4, {501, 1001}, PerTensor{}), 1, false);
+  const auto got = large.run(stream, ArchSku::scalar, Numerics::exact);
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(first_difference(got, large.run(Stream::cpu(1), ArchSku::scalar, Numerics::exact), large.write_kind), -1);
+}
+
+TEST(Plan, ServesManyThreadsAtOnce) {
+  const Stream stream = Stream::cpu(2);
+  const ElementwiseCase c(describe(QuantizeKind::fake_quantize, ElementKind::bf16, ElementKind::s8, {257, 513}, PerToken{}), 2, false);
+  const auto plan = ElementwisePlan::select(stream, c.descriptor);
+  ASSERT_TRUE(plan.ok());
+  const auto want = c.run(stream, ArchSku::scalar, Numerics::exact);
+  std::vector<std::vector<std::byte>> outputs(4, std::vector<std::byte>(c.output_bytes()));
+  std::atomic<int> failures{0};
+  std::vector<std::thread> threads;
+  for (auto& out : outputs)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 20; ++i)
+        if (!plan->run(stream, {}, c.args(c.input.data(), c.gradient.data(), out.data())).ok()) ++failures;
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failures, 0);
+  for (const auto& out : outputs) EXPECT_EQ(first_difference(out, want, c.write_kind), -1);
+}
+
+}  // namespace
+}  // namespace kvant::tests
