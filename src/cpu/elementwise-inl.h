@@ -556,8 +556,10 @@ KVANT_INLINE void with_unpacked_line(const ElementwiseJob& job, std::int64_t lin
   } else {
     constexpr std::int64_t kStaged = 1024;
     alignas(64) std::uint8_t staged[kStaged + L::kNibbleBlock];
-    // A first piece that ends where the output can be streamed to; all others then begin there.
-    std::int64_t piece = job.stream ? packed_elements_until_streamable<L, OutElement>(out) : 0;
+    // A first piece that ends where the output can be streamed to, so that all others begin there; not for short runs,
+    // which pieces should not cut.
+    const bool align = job.stream && job.runs->run >= kStaged;
+    std::int64_t piece = align ? packed_elements_until_streamable<L, OutElement>(out) : 0;
     if (piece == 0) piece = kStaged;
     for (std::int64_t done = 0, count = 0; done < n; done += count, piece = kStaged) {
       count = n - done < piece ? n - done : piece;
@@ -679,13 +681,13 @@ KVANT_INLINE void run_lines_in_tiles(const ElementwiseJob& job, const Elementwis
         using Body = decltype(body);
         if constexpr (Body::kParameterOrder != Order::natural)
           table.template fill<Body::kParameterOrder>(job, first + offset, columns);
-        for (std::int64_t i = line; i < line + shared; ++i)
+        for (std::int64_t shared_line = line; shared_line < line + shared; ++shared_line)
           with_unpacked_line<L, Op, InElement, OutElement>(
-              job, i, offset, columns,
-              [&](const Span& s, std::int64_t, std::int64_t n, bool stream) KVANT_INLINE_LAMBDA {
+              job, shared_line, offset, columns,
+              [&](const Span& s, std::int64_t at, std::int64_t n, bool stream) KVANT_INLINE_LAMBDA {
                 for_each_block<L>(s, n, {stream && can_stream<L>(s.out), fetch_ahead},
-                                  [&](const Span& block, std::int64_t column, bool st) KVANT_INLINE_LAMBDA {
-                                    Body::block(job, ColumnParameters<L>{table, column}, block, st);
+                                  [&](const Span& block, std::int64_t i, bool st) KVANT_INLINE_LAMBDA {
+                                    Body::block(job, ColumnParameters<L>{table, at - offset + i}, block, st);
                                   });
               });
       });
