@@ -110,8 +110,8 @@ void run_case(benchmark::State& state, const Case& c) {
 
   const Stream stream = Stream::cpu(c.threads);
   const auto plan = ElementwisePlan::select(
-      stream, {.op = c.op, .shape = c.shape, .granularity = c.granularity, .input = c.in, .output = c.out, .q_min = {}, .q_max = {}},
-      {.backend = {}, .isa = {}, .numerics = c.numerics});
+      stream, {.op = c.op, .shape = c.shape, .granularity = c.granularity, .input = c.in, .output = c.out},
+      {.numerics = c.numerics});
   if (!plan.ok()) return state.SkipWithError(std::string(plan.status().message()).c_str());
 
   const Shape parameters = *parameter_shape(c.shape, c.granularity);

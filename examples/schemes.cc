@@ -92,17 +92,13 @@ int main() {
                                                                     .shape = kShape,
                                                                     .granularity = scheme.granularity,
                                                                     .input = kvant::ElementKind::f32,
-                                                                    .output = kind,
-                                                                    .q_min = {},
-                                                                    .q_max = {}});
+                                                                    .output = kind});
       if (!quantize.ok()) fail(quantize.status());
       const auto dequantize = kvant::ElementwisePlan::select(stream, {.op = kvant::QuantizeKind::dequantize,
                                                                       .shape = kShape,
                                                                       .granularity = scheme.granularity,
                                                                       .input = kind,
-                                                                      .output = kvant::ElementKind::f32,
-                                                                      .q_min = {},
-                                                                      .q_max = {}});
+                                                                      .output = kvant::ElementKind::f32});
       if (!dequantize.ok()) fail(dequantize.status());
 
       kvant::ElementwiseArgs there, again;

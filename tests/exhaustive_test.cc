@@ -37,7 +37,7 @@ ElementwisePlan select(QuantizeKind op, ElementKind f, const ParameterSet& p, st
   ElementwiseDescriptor d = describe(op, f, p.q_min < 0 ? ElementKind::s8 : ElementKind::u8, {n}, PerTensor{});
   d.q_min = p.q_min;
   d.q_max = p.q_max;
-  auto plan = ElementwisePlan::select(stream, d, {.backend = {}, .isa = isa, .numerics = p.numerics});
+  auto plan = ElementwisePlan::select(stream, d, {.isa = isa, .numerics = p.numerics});
   if (!plan.ok()) {
     ADD_FAILURE() << plan.status().message();
     std::abort();
@@ -155,7 +155,7 @@ TEST_P(AllSixteenBit, EveryOperator) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, AllSixteenBit, testing::Values(ElementKind::f16, ElementKind::bf16),
-                         [](const auto& info) { return std::string(name(info.param)); });
+                         [](const auto& test) { return std::string(name(test.param)); });
 
 }  // namespace
 }  // namespace kvant::tests

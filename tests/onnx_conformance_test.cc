@@ -382,7 +382,8 @@ TEST(OnnxReader, RepacksFourBitRows) {
   t.type = kOnnxInt4;
   t.dims = {2, 3};
   t.raw = "\x21\xF3\x87";  // 1 2 3 -1 7 -8
-  EXPECT_EQ(kvant_bytes(t), (std::vector<std::byte>{std::byte{0x21}, std::byte{0x03}, std::byte{0x7F}, std::byte{0x08}}));
+  const std::vector<std::byte> rows = {std::byte{0x21}, std::byte{0x03}, std::byte{0x7F}, std::byte{0x08}};
+  EXPECT_EQ(kvant_bytes(t), rows);
   EXPECT_EQ(zero_points(t), (std::vector<std::int32_t>{1, 2, 3, -1, 7, -8}));
   t.raw.clear();
   t.int32_data = {0x21, 0xF3, 0x87};

@@ -78,7 +78,7 @@ std::uint64_t run_one(QuantizeKind op, const Vector& v, std::uint64_t input, Arc
     args.scale = AnyParameter(s);
   }
   args.zero_point = AnyParameter(v.zero_point);
-  const auto plan = ElementwisePlan::select(stream, d, {.backend = {}, .isa = isa, .numerics = v.numerics});
+  const auto plan = ElementwisePlan::select(stream, d, {.isa = isa, .numerics = v.numerics});
   EXPECT_TRUE(plan.ok()) << plan.status().message();
   const Status status = plan->run(stream, {}, args);
   EXPECT_TRUE(status.ok()) << status.message() << " for " << v.line;
@@ -130,7 +130,7 @@ TEST_P(Oracle, AgreesOnEveryVector) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Isas, Oracle, testing::ValuesIn(cpu::compiled_isas().begin(), cpu::compiled_isas().end()),
-                         [](const auto& info) { return std::string(name(info.param)); });
+                         [](const auto& test) { return std::string(name(test.param)); });
 
 // What other systems get wrong, by name.
 TEST(KnownTraps, AreAvoided) {

@@ -23,10 +23,10 @@ namespace kvant {
 
 template <class G>
 struct DequantizeDescriptorOf {
-  Shape shape;
+  Shape shape = {};
   G granularity = {};
-  std::optional<ElementKind> input;   // if set, must be the plan's In
-  std::optional<ElementKind> output;  // if set, must be the plan's Out
+  std::optional<ElementKind> input = std::nullopt;   // if set, must be the plan's In
+  std::optional<ElementKind> output = std::nullopt;  // if set, must be the plan's Out
 
   ElementwiseDescriptor elementwise(QuantizeKind op, ElementKind in, ElementKind out) const {
     return {.op = op,
@@ -41,9 +41,9 @@ struct DequantizeDescriptorOf {
 
 template <class In, class Out>
 struct DequantizeArgs {
-  TensorRef<In> input;
-  TensorMut<Out> output;
-  Parameter<scale_t<Out>> scale;
+  TensorRef<In> input = {};
+  TensorMut<Out> output = {};
+  Parameter<scale_t<Out>> scale = {};
   Parameter<std::int32_t> zero_point = 0;
 
   detail::ElementwiseOperands operands() const { return {&input, nullptr, &output, &scale, &zero_point}; }
@@ -51,9 +51,9 @@ struct DequantizeArgs {
 
 template <class Out>
 struct DequantizeBackwardArgs {
-  TensorRef<Out> grad_output;
-  TensorMut<Out> grad_input;
-  Parameter<scale_t<Out>> scale;
+  TensorRef<Out> grad_output = {};
+  TensorMut<Out> grad_input = {};
+  Parameter<scale_t<Out>> scale = {};
 
   detail::ElementwiseOperands operands() const { return {nullptr, &grad_output, &grad_input, &scale, nullptr}; }
 };

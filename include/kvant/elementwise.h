@@ -43,12 +43,12 @@ namespace kvant {
 
 struct ElementwiseDescriptor {
   QuantizeKind op = QuantizeKind::quantize;
-  Shape shape;
-  Granularity granularity;
+  Shape shape = {};
+  Granularity granularity = {};
   ElementKind input = ElementKind::f32;   // of the forward pass: what it reads
   ElementKind output = ElementKind::s8;   // and what it writes; equal for fake_quantize
-  std::optional<std::int32_t> q_min;      // default: the code type's limits; -128 and 127 for fake_quantize
-  std::optional<std::int32_t> q_max;
+  std::optional<std::int32_t> q_min = std::nullopt;      // default: the code type's limits; -128 and 127 for fake_quantize
+  std::optional<std::int32_t> q_max = std::nullopt;
 };
 
 struct ElementwiseArgs {

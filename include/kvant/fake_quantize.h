@@ -23,11 +23,11 @@ namespace kvant {
 
 template <class G>
 struct FakeQuantizeDescriptorOf {
-  Shape shape;
+  Shape shape = {};
   G granularity = {};
   std::int32_t q_min = -128;
   std::int32_t q_max = 127;
-  std::optional<ElementKind> element;  // if set, must be the plan's T
+  std::optional<ElementKind> element = std::nullopt;  // if set, must be the plan's T
 
   ElementwiseDescriptor elementwise(QuantizeKind op, ElementKind in, ElementKind out) const {
     return {.op = op,
@@ -42,9 +42,9 @@ struct FakeQuantizeDescriptorOf {
 
 template <class T>
 struct FakeQuantizeArgs {
-  TensorRef<T> input;
-  TensorMut<T> output;
-  Parameter<scale_t<T>> scale;
+  TensorRef<T> input = {};
+  TensorMut<T> output = {};
+  Parameter<scale_t<T>> scale = {};
   Parameter<std::int32_t> zero_point = 0;
 
   detail::ElementwiseOperands operands() const { return {&input, nullptr, &output, &scale, &zero_point}; }
@@ -52,10 +52,10 @@ struct FakeQuantizeArgs {
 
 template <class T>
 struct FakeQuantizeBackwardArgs {
-  TensorRef<T> grad_output;
-  TensorRef<T> input;
-  TensorMut<T> grad_input;
-  Parameter<scale_t<T>> scale;
+  TensorRef<T> grad_output = {};
+  TensorRef<T> input = {};
+  TensorMut<T> grad_input = {};
+  Parameter<scale_t<T>> scale = {};
   Parameter<std::int32_t> zero_point = 0;
 
   detail::ElementwiseOperands operands() const { return {&input, &grad_output, &grad_input, &scale, &zero_point}; }

@@ -31,8 +31,8 @@ KVANT_API std::string_view name(Numerics numerics);
 // What select() may choose from. A backend or instruction set that is asked for and absent is an error, never
 // a silent fallback. The environment variable KVANT_FORCE_ISA (scalar, avx2) fills in `isa` where it is unset.
 struct PlanPreference {
-  std::optional<BackendKind> backend;
-  std::optional<ArchSku> isa;
+  std::optional<BackendKind> backend = std::nullopt;
+  std::optional<ArchSku> isa = std::nullopt;
   Numerics numerics = Numerics::exact;
 };
 

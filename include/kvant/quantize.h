@@ -27,12 +27,12 @@ namespace kvant {
 
 template <class G>
 struct QuantizeDescriptorOf {
-  Shape shape;
+  Shape shape = {};
   G granularity = {};
-  std::optional<std::int32_t> q_min;  // default: the least value of the output type
-  std::optional<std::int32_t> q_max;  // default: the greatest
-  std::optional<ElementKind> input;   // if set, must be the plan's In
-  std::optional<ElementKind> output;  // if set, must be the plan's Out
+  std::optional<std::int32_t> q_min = std::nullopt;  // default: the least value of the output type
+  std::optional<std::int32_t> q_max = std::nullopt;  // default: the greatest
+  std::optional<ElementKind> input = std::nullopt;   // if set, must be the plan's In
+  std::optional<ElementKind> output = std::nullopt;  // if set, must be the plan's Out
 
   ElementwiseDescriptor elementwise(QuantizeKind op, ElementKind in, ElementKind out) const {
     return {.op = op,
@@ -47,9 +47,9 @@ struct QuantizeDescriptorOf {
 
 template <class In, class Out>
 struct QuantizeArgs {
-  TensorRef<In> input;
-  TensorMut<Out> output;
-  Parameter<scale_t<In>> scale;
+  TensorRef<In> input = {};
+  TensorMut<Out> output = {};
+  Parameter<scale_t<In>> scale = {};
   Parameter<std::int32_t> zero_point = 0;
 
   detail::ElementwiseOperands operands() const { return {&input, nullptr, &output, &scale, &zero_point}; }
@@ -57,10 +57,10 @@ struct QuantizeArgs {
 
 template <class In>
 struct QuantizeBackwardArgs {
-  TensorRef<In> grad_output;
-  TensorRef<In> input;
-  TensorMut<In> grad_input;
-  Parameter<scale_t<In>> scale;
+  TensorRef<In> grad_output = {};
+  TensorRef<In> input = {};
+  TensorMut<In> grad_input = {};
+  Parameter<scale_t<In>> scale = {};
   Parameter<std::int32_t> zero_point = 0;
 
   detail::ElementwiseOperands operands() const { return {&input, &grad_output, &grad_input, &scale, &zero_point}; }
