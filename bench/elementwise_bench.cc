@@ -130,7 +130,8 @@ void run_case(benchmark::State& state, const Case& c) {
   args.scale = float_kind == ElementKind::f64 ? AnyParameter(AnyRef{scale64.data(), ElementKind::f64, parameters, 0})
                                               : AnyParameter(AnyRef{scale.data(), ElementKind::f32, parameters, 0});
   args.zero_point = AnyParameter(AnyRef{zero_point.data(), ElementKind::s32, parameters, 0});
-  if (const Status status = plan->can_implement(args); !status.ok()) return state.SkipWithError(std::string(status.message()).c_str());
+  if (const Status status = plan->can_implement(args); !status.ok())
+    return state.SkipWithError(std::string(status.message()).c_str());
 
   const Traffic traffic{x, two_inputs ? dy : nullptr, out, n, bits_per_element(read) / 4, bits_per_element(write) / 4};
   const bool limited = n >= 4096;  // below, a call is all overhead
@@ -213,8 +214,8 @@ void register_elementwise() {
   for (const Numerics numerics : {Numerics::exact, Numerics::reciprocal})
     register_case({QuantizeKind::quantize, Granularity::per_tensor(), kF32, kS8, numerics, {64 * 1024}, 1});
   for (const QuantizeKind op : {QuantizeKind::quantize, QuantizeKind::fake_quantize})
-    register_case({op, Granularity::per_tensor(), kF32, op == QuantizeKind::quantize ? kS8 : kF32, Numerics::exact,
-                   {64}, 1});
+    register_case(
+        {op, Granularity::per_tensor(), kF32, op == QuantizeKind::quantize ? kS8 : kF32, Numerics::exact, {64}, 1});
 }
 
 }  // namespace kvant::bench

@@ -66,8 +66,7 @@ using Mover = void (*)(const std::byte*, const std::byte*, std::byte*, std::int6
 
 template <int kReads, int kWrites>
 Mover choose(bool second, bool stream) {
-  if (second)
-    return stream ? &move_units<kReads, kWrites, true, true> : &move_units<kReads, kWrites, true, false>;
+  if (second) return stream ? &move_units<kReads, kWrites, true, true> : &move_units<kReads, kWrites, true, false>;
   return stream ? &move_units<kReads, kWrites, false, true> : &move_units<kReads, kWrites, false, false>;
 }
 
@@ -105,8 +104,9 @@ void move(const Stream& stream, const Traffic& t, Stores stores) {
   };
   const std::int64_t units = t.elements / 64;
   const std::int64_t parts = stream.threads() == 1 ? 1 : std::min<std::int64_t>(units, stream.threads() * 8);
-  const Context context{t, choose(t.read_half_bytes, t.write_half_bytes, t.second != nullptr, stores == Stores::non_temporal),
-                        units, (units + parts - 1) / parts};
+  const Context context{
+      t, choose(t.read_half_bytes, t.write_half_bytes, t.second != nullptr, stores == Stores::non_temporal), units,
+      (units + parts - 1) / parts};
   const Task task(
       [](const void* p, std::int64_t part) {
         const Context& c = *static_cast<const Context*>(p);

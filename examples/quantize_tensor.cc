@@ -12,7 +12,8 @@ int main() {
   const kvant::Shape shape = {kRows, kColumns};
   std::vector<float> x(kRows * kColumns), back(x.size()), scale(kRows);
   std::vector<std::int8_t> q(x.size());
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i)) * static_cast<float>(1 + i / kColumns);
+  for (std::size_t i = 0; i < x.size(); ++i)
+    x[i] = std::sin(static_cast<float>(i)) * static_cast<float>(1 + i / kColumns);
   for (std::size_t row = 0; row < kRows; ++row) {
     float most = 0;
     for (std::size_t i = 0; i < kColumns; ++i) most = std::max(most, std::fabs(x[row * kColumns + i]));
@@ -27,11 +28,10 @@ int main() {
   if (!quantize.ok() || !dequantize.ok()) return 1;
 
   // Run often: no allocation, no lock, no dispatch.
-  kvant::Status status = quantize->run(
-      stream, {}, {.input = {x.data(), shape}, .output = {q.data(), shape}, .scale = scales});
+  kvant::Status status =
+      quantize->run(stream, {}, {.input = {x.data(), shape}, .output = {q.data(), shape}, .scale = scales});
   if (status.ok())
-    status = dequantize->run(
-        stream, {}, {.input = {q.data(), shape}, .output = {back.data(), shape}, .scale = scales});
+    status = dequantize->run(stream, {}, {.input = {q.data(), shape}, .output = {back.data(), shape}, .scale = scales});
   if (!status.ok()) {
     std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
     return 1;

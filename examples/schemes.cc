@@ -106,7 +106,8 @@ int main() {
       there.output = {codes.data(), kind, kShape, 0};
       again.input = there.output;
       again.output = {back.data(), kvant::ElementKind::f32, kShape, 0};
-      there.scale = again.scale = kvant::AnyParameter(kvant::AnyRef{scale.data(), kvant::ElementKind::f32, parameters, 0});
+      there.scale = again.scale =
+          kvant::AnyParameter(kvant::AnyRef{scale.data(), kvant::ElementKind::f32, parameters, 0});
       there.zero_point = again.zero_point = kvant::AnyParameter(zero_point);
       const double there_speed = speed([&] {
         if (const kvant::Status s = quantize->run(stream, {}, there); !s.ok()) fail(s);
@@ -122,11 +123,13 @@ int main() {
         noise += error * error;
         largest = std::max(largest, std::fabs(error));
       }
-      const double bits = kvant::bits_per_element(kind) +
-                          32.0 * static_cast<double>(scale.size()) / static_cast<double>(x.size());
-      std::printf("%-18s %-5s %10.2f %12.2e %10.2f %14.2f %14.2f  %s\n", scheme.name, std::string(kvant::name(kind)).c_str(),
-                  10 * std::log10(signal / noise), largest, bits, there_speed / 1e9, back_speed / 1e9,
-                  quantize->sku().name().c_str());
+      const double bits =
+          kvant::bits_per_element(kind) + 32.0 * static_cast<double>(scale.size()) / static_cast<double>(x.size());
+      std::printf("%-18s %-5s %10.2f %12.2e %10.2f %14.2f %14.2f  %s\n", scheme.name,
+                  std::string(kvant::name(kind)).c_str(), 10 * std::log10(signal / noise), largest, bits,
+                  there_speed / 1e9, back_speed / 1e9, quantize->sku().name().c_str());
     }
-  std::printf("\nSQNR: signal to quantization noise, higher is better. G/s: thousand million elements a second, the best of 7.\n");
+  std::printf(
+      "\nSQNR: signal to quantization noise, higher is better. G/s: thousand million elements a second, the best of "
+      "7.\n");
 }

@@ -60,9 +60,9 @@ TEST(Allocation, DoesNotHappenInRun) {
                       }};
   for (const Stream& stream : {Stream::cpu(1), Stream::cpu(2), Stream::cpu(host)})
     for (const Shape& shape : {Shape{3, 77}, Shape{512, 1024}})
-      for (const QuantizeKind op : {QuantizeKind::quantize, QuantizeKind::dequantize, QuantizeKind::fake_quantize,
-                                    QuantizeKind::quantize_backward, QuantizeKind::dequantize_backward,
-                                    QuantizeKind::fake_quantize_backward})
+      for (const QuantizeKind op :
+           {QuantizeKind::quantize, QuantizeKind::dequantize, QuantizeKind::fake_quantize,
+            QuantizeKind::quantize_backward, QuantizeKind::dequantize_backward, QuantizeKind::fake_quantize_backward})
         for (const ElementKind code : {ElementKind::s8, ElementKind::u4})
           for (const Granularity& g : {Granularity::per_tensor(), Granularity::per_channel(1), Granularity::per_token(),
                                        Granularity::per_group(1, 32), Granularity::per_group(0, 2)}) {

@@ -16,9 +16,11 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // scale 0.5, zp 3, range [-8, 7]: the quotient may lie in [-11, 4], x in [-5.5, 2] up to rounding.
-const std::vector<float> kX = {0.0f, -5.5f, 2.0f, 2.24f, 2.25f, 2.26f, -5.75f, -5.74f, -5.76f, 100.0f, -100.0f, kInf, -kInf, kNan};
+const std::vector<float> kX = {0.0f,   -5.5f,  2.0f,   2.24f,   2.25f, 2.26f, -5.75f,
+                               -5.74f, -5.76f, 100.0f, -100.0f, kInf,  -kInf, kNan};
 // At 2.25 the quotient is 4.5, which rounds to the even 4 and is inside; at -5.75 it is -11.5, which rounds to -12.
-const std::vector<bool> kInside = {true, true, true, true, true, false, false, true, false, false, false, false, false, false};
+const std::vector<bool> kInside = {true, true,  true,  true,  true,  false, false,
+                                   true, false, false, false, false, false, false};
 
 TEST(Backward, OfFakeQuantizePassesGradientsInsideTheRange) {
   const Stream stream = Stream::cpu(1);
@@ -26,8 +28,13 @@ TEST(Backward, OfFakeQuantizePassesGradientsInsideTheRange) {
   std::vector<float> dy(kX.size(), 3.0f), dx(kX.size(), -1.0f);
   const auto plan = FakeQuantizeBackwardPlan<float>::select(stream, {.shape = {n}, .q_min = -8, .q_max = 7});
   ASSERT_TRUE(plan.ok());
-  ASSERT_TRUE(plan->run(stream, {}, {.grad_output = {dy.data(), {n}}, .input = {kX.data(), {n}},
-                                     .grad_input = {dx.data(), {n}}, .scale = 0.5f, .zero_point = 3}).ok());
+  ASSERT_TRUE(plan->run(stream, {},
+                        {.grad_output = {dy.data(), {n}},
+                         .input = {kX.data(), {n}},
+                         .grad_input = {dx.data(), {n}},
+                         .scale = 0.5f,
+                         .zero_point = 3})
+                  .ok());
   note_kernel(plan->sku());
   for (std::size_t i = 0; i < kX.size(); ++i) EXPECT_EQ(dx[i], kInside[i] ? 3.0f : 0.0f) << "x = " << kX[i];
 }
@@ -38,8 +45,13 @@ TEST(Backward, OfQuantizeDividesByTheScale) {
   std::vector<float> dy(kX.size(), 0.7f), dx(kX.size(), -1.0f);
   const auto plan = QuantizePerTensorBackwardPlan<float, Int4>::select(stream, {.shape = {n}});
   ASSERT_TRUE(plan.ok());
-  ASSERT_TRUE(plan->run(stream, {}, {.grad_output = {dy.data(), {n}}, .input = {kX.data(), {n}},
-                                     .grad_input = {dx.data(), {n}}, .scale = 0.5f, .zero_point = 3}).ok());
+  ASSERT_TRUE(plan->run(stream, {},
+                        {.grad_output = {dy.data(), {n}},
+                         .input = {kX.data(), {n}},
+                         .grad_input = {dx.data(), {n}},
+                         .scale = 0.5f,
+                         .zero_point = 3})
+                  .ok());
   for (std::size_t i = 0; i < kX.size(); ++i) EXPECT_EQ(dx[i], kInside[i] ? 0.7f / 0.5f : 0.0f) << "x = " << kX[i];
 }
 
@@ -47,11 +59,14 @@ TEST(Backward, OfDequantizeMultipliesByTheScaleOfTheChannel) {
   const Stream stream = Stream::cpu(1);
   const std::vector<double> dy = {1, 2, 3, 4, 5, 6}, scale = {0.1, 10};
   std::vector<double> dq(6);
-  const auto plan =
-      DequantizePerChannelBackwardPlan<std::int8_t, double>::select(stream, {.shape = {2, 3}, .granularity = {.axis = 0}});
+  const auto plan = DequantizePerChannelBackwardPlan<std::int8_t, double>::select(
+      stream, {.shape = {2, 3}, .granularity = {.axis = 0}});
   ASSERT_TRUE(plan.ok());
-  ASSERT_TRUE(plan->run(stream, {}, {.grad_output = {dy.data(), {2, 3}}, .grad_input = {dq.data(), {2, 3}},
-                                     .scale = TensorRef<double>(scale.data(), {2})}).ok());
+  ASSERT_TRUE(plan->run(stream, {},
+                        {.grad_output = {dy.data(), {2, 3}},
+                         .grad_input = {dq.data(), {2, 3}},
+                         .scale = TensorRef<double>(scale.data(), {2})})
+                  .ok());
   for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(dq[i], dy[i] * scale[i / 3]);
 }
 
@@ -71,11 +86,19 @@ TEST(Backward, AgreesWithFiniteDifferencesOfTheForwardPass) {
   const auto backward = FakeQuantizeBackwardPlan<double>::select(stream, {.shape = {n}});
   ASSERT_TRUE(forward.ok() && backward.ok());
   const auto fake = [&](const std::vector<double>& in, std::vector<double>& out) {
-    return forward->run(stream, {}, {.input = {in.data(), {n}}, .output = {out.data(), {n}}, .scale = kScale, .zero_point = -9}).ok();
+    return forward
+        ->run(stream, {}, {.input = {in.data(), {n}}, .output = {out.data(), {n}}, .scale = kScale, .zero_point = -9})
+        .ok();
   };
   ASSERT_TRUE(fake(left, down) && fake(right, up));
-  ASSERT_TRUE(backward->run(stream, {}, {.grad_output = {dy.data(), {n}}, .input = {x.data(), {n}},
-                                         .grad_input = {dx.data(), {n}}, .scale = kScale, .zero_point = -9}).ok());
+  ASSERT_TRUE(backward
+                  ->run(stream, {},
+                        {.grad_output = {dy.data(), {n}},
+                         .input = {x.data(), {n}},
+                         .grad_input = {dx.data(), {n}},
+                         .scale = kScale,
+                         .zero_point = -9})
+                  .ok());
   const double low = kScale * (-128 + 9), high = kScale * (127 + 9);
   int inside = 0, outside = 0;
   for (std::size_t i = 0; i < n; ++i) {

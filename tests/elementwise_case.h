@@ -210,9 +210,8 @@ struct ElementwiseCase {
   }
 
   AnyParameter scale_parameter() const {
-    return float_kind == ElementKind::f64
-               ? AnyParameter(AnyRef{scale64.data(), ElementKind::f64, parameter_shape_, 0})
-               : AnyParameter(AnyRef{scale32.data(), ElementKind::f32, parameter_shape_, 0});
+    return float_kind == ElementKind::f64 ? AnyParameter(AnyRef{scale64.data(), ElementKind::f64, parameter_shape_, 0})
+                                          : AnyParameter(AnyRef{scale32.data(), ElementKind::f32, parameter_shape_, 0});
   }
 
   ElementwiseArgs args(const std::byte* x, const std::byte* dy, std::byte* out) const {

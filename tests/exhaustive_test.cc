@@ -101,16 +101,16 @@ class AllF32 : public testing::TestWithParam<ParameterSet> {};
 
 TEST_P(AllF32, Quantize) { compare_all_f32(QuantizeKind::quantize, GetParam()); }
 
-INSTANTIATE_TEST_SUITE_P(
-    Sets, AllF32,
-    testing::Values(ParameterSet{0.00214854861, 0, -128, 127, Numerics::exact},
-                    ParameterSet{0.00214854861, 0, -128, 127, Numerics::reciprocal},
-                    ParameterSet{0.1, 13, -128, 127, Numerics::exact},
-                    ParameterSet{0.0313725509, 127, 0, 255, Numerics::exact},
-                    ParameterSet{0.0313725509, 127, 0, 255, Numerics::reciprocal},
-                    ParameterSet{7.88860905e-31, -3, -127, 127, Numerics::exact},  // 2^-100, the least of the fast form
-                    ParameterSet{3.3, -77, -100, 50, Numerics::exact},
-                    ParameterSet{1e-35, 1001, -8, 7, Numerics::exact}));  // the general form
+INSTANTIATE_TEST_SUITE_P(Sets, AllF32,
+                         testing::Values(ParameterSet{0.00214854861, 0, -128, 127, Numerics::exact},
+                                         ParameterSet{0.00214854861, 0, -128, 127, Numerics::reciprocal},
+                                         ParameterSet{0.1, 13, -128, 127, Numerics::exact},
+                                         ParameterSet{0.0313725509, 127, 0, 255, Numerics::exact},
+                                         ParameterSet{0.0313725509, 127, 0, 255, Numerics::reciprocal},
+                                         ParameterSet{7.88860905e-31, -3, -127, 127,
+                                                      Numerics::exact},  // 2^-100, the least of the fast form
+                                         ParameterSet{3.3, -77, -100, 50, Numerics::exact},
+                                         ParameterSet{1e-35, 1001, -8, 7, Numerics::exact}));  // the general form
 
 TEST(AllF32Training, FakeQuantizeExact) {
   compare_all_f32(QuantizeKind::fake_quantize, {0.00214854861, 5, -128, 127, Numerics::exact});
@@ -139,7 +139,8 @@ TEST_P(AllSixteenBit, EveryOperator) {
   }
   std::mt19937 random(17);
   fill_random(dy, f, random);
-  constexpr double kScales[] = {1.0, 0.5, 0.1, 1.0 / 127, 0.00214854861, 1e-6, 3.7, 1000.0, 1e-38, 1e30, 7.88860905e-31};
+  constexpr double kScales[] = {1.0, 0.5,    0.1,   1.0 / 127, 0.00214854861, 1e-6,
+                                3.7, 1000.0, 1e-38, 1e30,      7.88860905e-31};
   constexpr std::int32_t kRanges[][2] = {{-128, 127}, {0, 255}, {-127, 127}, {-8, 7}, {-100, 50}, {3, 3}};
   for (const double scale : kScales)
     for (const auto& range : kRanges)

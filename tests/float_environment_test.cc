@@ -41,8 +41,34 @@ TEST(FloatEnvironment, ChangesNothingAndIsLeftAlone) {
 }
 #endif
 
+#if defined(__x86_64__)
+// The checks of the parameters come before the kernel's own mode is set, and must not depend on the caller's.
+TEST(FloatEnvironment, ChangesNoRefusal) {
+  constexpr unsigned kDefault = 0x1F80, kDenormalsAreZero = 0x0040, kNothingMasked = 0x0000, kTruncate = 0x6000;
+  const Stream stream = Stream::cpu(1);
+  const float x = 1.0f;
+  std::int8_t q = 0;
+  const auto runs = [&](float scale, Numerics numerics, unsigned mode) {
+    const auto plan = QuantizePerTensorPlan<float, std::int8_t>::select(stream, {.shape = {1}}, {.numerics = numerics});
+    const QuantizePerTensorArgs<float, std::int8_t> args{.input = {&x, {1}}, .output = {&q, {1}}, .scale = scale};
+    _mm_setcsr(mode);
+    const bool ok = plan->run(stream, {}, args).ok();
+    _mm_setcsr(kDefault);
+    return ok;
+  };
+  for (const unsigned mode : {kDefault, kDefault | kDenormalsAreZero, kNothingMasked, kDefault | kTruncate}) {
+    EXPECT_TRUE(runs(1e-40f, Numerics::exact, mode)) << mode;
+    EXPECT_FALSE(runs(1e-40f, Numerics::reciprocal, mode)) << mode;
+    EXPECT_FALSE(runs(0x1p-128f, Numerics::reciprocal, mode)) << mode;
+    EXPECT_TRUE(runs(0x1p-128f + 0x1p-149f, Numerics::reciprocal, mode)) << mode;
+    EXPECT_FALSE(runs(0.0f, Numerics::exact, mode)) << mode;
+  }
+}
+#endif
+
 TEST(FloatEnvironment, RoundingModeOfTheStandardLibraryIsKept) {
-  const ElementwiseCase c(describe(QuantizeKind::quantize, ElementKind::f32, ElementKind::s8, {1000}, PerTensor{}), 4, false);
+  const ElementwiseCase c(describe(QuantizeKind::quantize, ElementKind::f32, ElementKind::s8, {1000}, PerTensor{}), 4,
+                          false);
   const auto want = c.run(Stream::cpu(1), ArchSku::scalar, Numerics::exact);
   std::fesetround(FE_UPWARD);
   const auto got = c.run(Stream::cpu(1), ArchSku::scalar, Numerics::exact);

@@ -1,5 +1,6 @@
 // Every kernel in the registry, every pair of types, every granularity, against the scalar reference: equal bits, for
-// sizes from 0 to 200 and a few large odd ones, buffers that end at a guard page, misaligned starts, and 1 to 8 threads.
+// sizes from 0 to 200 and a few large odd ones, buffers that end at a guard page, misaligned starts, and 1 to 8
+// threads.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -17,7 +18,8 @@ class EveryKernel : public testing::TestWithParam<const detail::ElementwiseKerne
     if (!cpu::can_run(GetParam()->sku.arch)) GTEST_SKIP() << "this machine cannot run " << name(GetParam()->sku.arch);
   }
 
-  // The descriptors that a kernel serves: its own types, and for a backward pass that has none, every code type's range.
+  // The descriptors that a kernel serves: its own types, and for a backward pass that has none, every code type's
+  // range.
   static ElementwiseDescriptor descriptor(const KernelSku& sku, const Shape& shape, const Granularity& granularity) {
     const ElementKind f = is_float(sku.element) ? sku.element : sku.aux_element;
     const ElementKind code = is_code(sku.element)       ? sku.element
@@ -38,23 +40,26 @@ class EveryKernel : public testing::TestWithParam<const detail::ElementwiseKerne
     const auto want = c.run(Stream::cpu(1), ArchSku::scalar, numerics);
     const auto got = c.run(stream, sku.arch, numerics);
     const std::int64_t at = first_difference(got, want, c.write_kind);
-    ASSERT_EQ(at, -1) << sku.name() << " " << name(numerics) << " " << c.describe_case() << " differs at element " << at;
+    ASSERT_EQ(at, -1) << sku.name() << " " << name(numerics) << " " << c.describe_case() << " differs at element "
+                      << at;
   }
 };
 
 const std::vector<Granularity> kGranularities2d = {
-    Granularity::per_tensor(),    Granularity::per_channel(0),   Granularity::per_channel(1), Granularity::per_token(),
-    Granularity::per_group(1, 1), Granularity::per_group(1, 5),  Granularity::per_group(1, 32),
-    Granularity::per_group(0, 2), Granularity::per_group(0, 100)};
+    Granularity::per_tensor(),     Granularity::per_channel(0),  Granularity::per_channel(1),
+    Granularity::per_token(),      Granularity::per_group(1, 1), Granularity::per_group(1, 5),
+    Granularity::per_group(1, 32), Granularity::per_group(0, 2), Granularity::per_group(0, 100)};
 
 TEST_P(EveryKernel, EqualsScalarForEverySizeTo200) {
   const Stream stream = Stream::cpu(1);
   for (std::int64_t n = 0; n <= 200; ++n) {
     const Numerics numerics = n % 2 == 0 ? Numerics::exact : Numerics::reciprocal;
-    expect_equal({descriptor(GetParam()->sku, {n}, Granularity::per_tensor()), static_cast<std::uint32_t>(n), n % 3 == 0},
-                 stream, numerics);
+    expect_equal(
+        {descriptor(GetParam()->sku, {n}, Granularity::per_tensor()), static_cast<std::uint32_t>(n), n % 3 == 0},
+        stream, numerics);
     for (const Granularity& g : kGranularities2d)
-      expect_equal({descriptor(GetParam()->sku, {3, n}, g), static_cast<std::uint32_t>(n), n % 3 == 0}, stream, numerics);
+      expect_equal({descriptor(GetParam()->sku, {3, n}, g), static_cast<std::uint32_t>(n), n % 3 == 0}, stream,
+                   numerics);
     if (HasFatalFailure()) return;
   }
 }
@@ -65,7 +70,8 @@ TEST_P(EveryKernel, EqualsScalarInBothNumericsAndEveryGranularityOfRank4) {
   for (const Numerics numerics : {Numerics::exact, Numerics::reciprocal})
     for (const Shape& shape : {Shape{2, 3, 5, 7}, Shape{1, 6, 1, 64}, Shape{4, 1, 9, 1}, Shape{2, 2, 2, 33}}) {
       for (int axis = -4; axis < 4; ++axis) {
-        expect_equal({descriptor(GetParam()->sku, shape, Granularity::per_channel(axis)), seed++, true}, stream, numerics);
+        expect_equal({descriptor(GetParam()->sku, shape, Granularity::per_channel(axis)), seed++, true}, stream,
+                     numerics);
         for (const std::int64_t size : {1, 2, 3, 4, 32, 1000})
           expect_equal({descriptor(GetParam()->sku, shape, Granularity::per_group(axis, size)), seed++, true}, stream,
                        numerics);
@@ -101,7 +107,8 @@ TEST_P(EveryKernel, EqualsScalarOnLargeOddSizesWithAnyNumberOfThreads) {
 TEST_P(EveryKernel, EqualsScalarWhenColumnsAndGroupsAreStreamed) {
   if (GetParam()->sku.arch == ArchSku::scalar) GTEST_SKIP() << "is the reference";
   const std::int64_t columns = 4096 + 40, rows = streamed_elements() / columns + 2;
-  for (const Granularity& g : {Granularity::per_channel(1), Granularity::per_group(1, 32), Granularity::per_group(0, 64)}) {
+  for (const Granularity& g :
+       {Granularity::per_channel(1), Granularity::per_group(1, 32), Granularity::per_group(0, 64)}) {
     const ElementwiseCase c(descriptor(GetParam()->sku, {rows, columns}, g), 3, false);
     const auto want = c.run(Stream::cpu(2), ArchSku::scalar, Numerics::exact);
     const auto got = c.run(Stream::cpu(2), GetParam()->sku.arch, Numerics::exact);
@@ -124,16 +131,17 @@ TEST_P(EveryKernel, TouchesNothingBehindItsBuffers) {
       const std::size_t scale_width = c.float_kind == ElementKind::f64 ? 8 : 4;
       GuardedBuffer scale(static_cast<std::int64_t>(scale_width * c.scale32.size())),
           zero_point(static_cast<std::int64_t>(4 * c.zero_point.size()));
-      std::memcpy(scale.data(), c.float_kind == ElementKind::f64 ? static_cast<const void*>(c.scale64.data())
-                                                                 : static_cast<const void*>(c.scale32.data()),
+      std::memcpy(scale.data(),
+                  c.float_kind == ElementKind::f64 ? static_cast<const void*>(c.scale64.data())
+                                                   : static_cast<const void*>(c.scale32.data()),
                   scale.size());
       std::memcpy(zero_point.data(), c.zero_point.data(), zero_point.size());
       ElementwiseArgs args = c.args(x.data(), dy.data(), out.data());
-      args.scale = AnyParameter(AnyRef{scale.data(), c.float_kind == ElementKind::f64 ? ElementKind::f64 : ElementKind::f32,
-                                       c.parameter_shape_, 0});
+      args.scale = AnyParameter(AnyRef{
+          scale.data(), c.float_kind == ElementKind::f64 ? ElementKind::f64 : ElementKind::f32, c.parameter_shape_, 0});
       args.zero_point = AnyParameter(AnyRef{zero_point.data(), ElementKind::s32, c.parameter_shape_, 0});
-      const auto plan = ElementwisePlan::select(stream, c.descriptor,
-                                                {.isa = GetParam()->sku.arch, .numerics = Numerics::exact});
+      const auto plan =
+          ElementwisePlan::select(stream, c.descriptor, {.isa = GetParam()->sku.arch, .numerics = Numerics::exact});
       ASSERT_TRUE(plan.ok());
       ASSERT_TRUE(plan->run(stream, {}, args).ok());
       ASSERT_EQ(first_difference(out.bytes(), want, c.write_kind), -1) << c.describe_case();
@@ -156,10 +164,11 @@ TEST_P(EveryKernel, WorksAtMisalignedAddresses) {
                   (f64 ? 8 : 4) * c.scale64.size());
       std::memcpy(zp.data() + shift, c.zero_point.data(), 4 * c.zero_point.size());
       ElementwiseArgs args = c.args(x.data() + shift, dy.data() + shift, out.data() + shift);
-      args.scale = AnyParameter(AnyRef{scale.data() + shift, f64 ? ElementKind::f64 : ElementKind::f32, c.parameter_shape_, 0});
+      args.scale =
+          AnyParameter(AnyRef{scale.data() + shift, f64 ? ElementKind::f64 : ElementKind::f32, c.parameter_shape_, 0});
       args.zero_point = AnyParameter(AnyRef{zp.data() + shift, ElementKind::s32, c.parameter_shape_, 0});
-      const auto plan = ElementwisePlan::select(stream, c.descriptor,
-                                                {.isa = GetParam()->sku.arch, .numerics = Numerics::exact});
+      const auto plan =
+          ElementwisePlan::select(stream, c.descriptor, {.isa = GetParam()->sku.arch, .numerics = Numerics::exact});
       ASSERT_TRUE(plan.ok());
       ASSERT_TRUE(plan->run(stream, {}, args).ok());
       ASSERT_EQ(first_difference(std::span(out).subspan(shift, c.output_bytes()), want, c.write_kind), -1)
@@ -187,8 +196,8 @@ TEST_P(EveryKernel, KeepsToRowsThatHaveStrides) {
       std::vector<std::byte> out(static_cast<std::size_t>(6 * row_bytes(c.write_kind, stride)), std::byte{0x5A});
       ElementwiseArgs args = c.args(x.data(), dy.data(), out.data());
       args.input.row_stride = args.grad_output.row_stride = args.output.row_stride = stride;
-      const auto plan = ElementwisePlan::select(stream, c.descriptor,
-                                                {.isa = GetParam()->sku.arch, .numerics = Numerics::exact});
+      const auto plan =
+          ElementwisePlan::select(stream, c.descriptor, {.isa = GetParam()->sku.arch, .numerics = Numerics::exact});
       ASSERT_TRUE(plan.ok());
       const Status status = plan->run(stream, {}, args);
       ASSERT_TRUE(status.ok()) << status.message();
@@ -204,8 +213,8 @@ TEST_P(EveryKernel, RunsInPlaceWhereThatIsLegal) {
   for (const Granularity& g : kGranularities2d) {
     const ElementwiseCase c(descriptor(GetParam()->sku, {9, 333}, g), 31, false);
     const auto want = c.run(stream, ArchSku::scalar, Numerics::exact);
-    const auto plan = ElementwisePlan::select(stream, c.descriptor,
-                                              {.isa = GetParam()->sku.arch, .numerics = Numerics::exact});
+    const auto plan =
+        ElementwisePlan::select(stream, c.descriptor, {.isa = GetParam()->sku.arch, .numerics = Numerics::exact});
     ASSERT_TRUE(plan.ok());
     for (const bool over_gradient : {false, true}) {
       if (over_gradient ? !is_backward(op) : !reads_input(op)) continue;
@@ -226,7 +235,8 @@ TEST_P(EveryKernel, PromisesWhatTheseTestsShow) {
   EXPECT_EQ(g.math_precision, f64 ? MathPrecision::f64 : MathPrecision::f32);
 }
 
-INSTANTIATE_TEST_SUITE_P(Registry, EveryKernel, testing::ValuesIn(ops::elementwise_kernels().begin(), ops::elementwise_kernels().end()),
+INSTANTIATE_TEST_SUITE_P(Registry, EveryKernel,
+                         testing::ValuesIn(ops::elementwise_kernels().begin(), ops::elementwise_kernels().end()),
                          [](const auto& test) { return test.param->sku.name(); });
 
 // 6 operators: 2 with codes for 4 × 4 pairs of types, 4 without for 4 types; on each instruction set.

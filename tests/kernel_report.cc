@@ -1,5 +1,5 @@
-// kernel_report FOLDER: reads the logs that the tests left in FOLDER and says of every kernel in the registry whether it
-// ran on this machine or was only compiled.
+// kernel_report FOLDER: reads the logs that the tests left in FOLDER and says of every kernel in the registry whether
+// it ran on this machine or was only compiled.
 #include <fmt/format.h>
 
 #include <filesystem>

@@ -25,10 +25,8 @@ struct Vector {
 };
 
 std::vector<Vector> read_vectors() {
-  const std::map<std::string, ElementKind> kinds = {{"f32", ElementKind::f32},
-                                                    {"f64", ElementKind::f64},
-                                                    {"f16", ElementKind::f16},
-                                                    {"bf16", ElementKind::bf16}};
+  const std::map<std::string, ElementKind> kinds = {
+      {"f32", ElementKind::f32}, {"f64", ElementKind::f64}, {"f16", ElementKind::f16}, {"bf16", ElementKind::bf16}};
   std::vector<Vector> vectors;
   std::ifstream file(KVANT_SOURCE_DIR "/tests/oracle/vectors.txt");
   for (std::string line; std::getline(file, line);) {
@@ -48,7 +46,8 @@ std::vector<Vector> read_vectors() {
   return vectors;
 }
 
-// Runs one operator on one element, repeated so that vector bodies and tails both see it, and returns the result's bits.
+// Runs one operator on one element, repeated so that vector bodies and tails both see it, and returns the result's
+// bits.
 std::uint64_t run_one(QuantizeKind op, const Vector& v, std::uint64_t input, ArchSku isa, ElementKind code_kind) {
   constexpr std::int64_t kCopies = 41;
   const Stream stream = Stream::cpu(1);
@@ -94,9 +93,10 @@ std::uint64_t run_one(QuantizeKind op, const Vector& v, std::uint64_t input, Arc
 void expect_float(const std::string& want, std::uint64_t got, ElementKind kind, const std::string& what,
                   const Vector& v) {
   if (want == "nan") {
-    const std::uint64_t nan = kind == ElementKind::f64 ? 0x7FF8000000000000u
+    const std::uint64_t nan = kind == ElementKind::f64   ? 0x7FF8000000000000u
                               : kind == ElementKind::f32 ? 0x7FC00000u
-                              : kind == ElementKind::f16 ? 0x7E00u : 0x7FC0u;
+                              : kind == ElementKind::f16 ? 0x7E00u
+                                                         : 0x7FC0u;
     std::byte a[8], b[8];
     std::memcpy(a, &got, 8);
     std::memcpy(b, &nan, 8);
@@ -138,7 +138,8 @@ TEST(KnownTraps, AreAvoided) {
     std::int8_t q = 99;
     const Stream stream = Stream::cpu(1);
     const auto plan = QuantizePerTensorPlan<float, std::int8_t>::select(stream, {.shape = {1}});
-    EXPECT_TRUE(plan->run(stream, {}, {.input = {&x, {1}}, .output = {&q, {1}}, .scale = scale, .zero_point = zp}).ok());
+    EXPECT_TRUE(
+        plan->run(stream, {}, {.input = {&x, {1}}, .output = {&q, {1}}, .scale = scale, .zero_point = zp}).ok());
     return static_cast<int>(q);
   };
   constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -148,7 +149,7 @@ TEST(KnownTraps, AreAvoided) {
   EXPECT_EQ(quantize(-kInf, 1.0f, -100), -128);
   EXPECT_EQ(quantize(std::numeric_limits<float>::quiet_NaN(), 1.0f, 5), 5);  // x86: INT_MIN, ARM: 0
   EXPECT_EQ(quantize(std::numeric_limits<float>::quiet_NaN(), 1.0f, 500), 127);
-  EXPECT_EQ(quantize(0.5f, 1.0f, 1), 1);  // the zero point is added after rounding
+  EXPECT_EQ(quantize(0.5f, 1.0f, 1), 1);                      // the zero point is added after rounding
   EXPECT_EQ(quantize(0.273939937f, 0.00214854861f, 0), 127);  // 127.499992 by division, 127.5 by the reciprocal
 }
 

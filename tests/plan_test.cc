@@ -39,17 +39,29 @@ void round_trip(const G& granularity) {
     note_kernel(plan->sku());
   };
   check(QuantizePlanOf<F, Code, G>::select(stream, {.shape = shape, .granularity = granularity}),
-        QuantizeArgs<F, Code>{.input = {x.data(), shape}, .output = {q.data(), shape}, .scale = scales, .zero_point = zero_points});
+        QuantizeArgs<F, Code>{
+            .input = {x.data(), shape}, .output = {q.data(), shape}, .scale = scales, .zero_point = zero_points});
   check(DequantizePlanOf<Code, F, G>::select(stream, {.shape = shape, .granularity = granularity}),
-        DequantizeArgs<Code, F>{.input = {q.data(), shape}, .output = {y.data(), shape}, .scale = scales, .zero_point = zero_points});
+        DequantizeArgs<Code, F>{
+            .input = {q.data(), shape}, .output = {y.data(), shape}, .scale = scales, .zero_point = zero_points});
   check(FakeQuantizePlanOf<F, G>::select(stream, {.shape = shape, .granularity = granularity}),
-        FakeQuantizeArgs<F>{.input = {x.data(), shape}, .output = {y.data(), shape}, .scale = scales, .zero_point = zero_points});
+        FakeQuantizeArgs<F>{
+            .input = {x.data(), shape}, .output = {y.data(), shape}, .scale = scales, .zero_point = zero_points});
   check(QuantizeBackwardPlanOf<F, Code, G>::select(stream, {.shape = shape, .granularity = granularity}),
-        QuantizeBackwardArgs<F>{.grad_output = {dy.data(), shape}, .input = {x.data(), shape}, .grad_input = {dx.data(), shape}, .scale = scales, .zero_point = zero_points});
+        QuantizeBackwardArgs<F>{.grad_output = {dy.data(), shape},
+                                .input = {x.data(), shape},
+                                .grad_input = {dx.data(), shape},
+                                .scale = scales,
+                                .zero_point = zero_points});
   check(FakeQuantizeBackwardPlanOf<F, G>::select(stream, {.shape = shape, .granularity = granularity}),
-        FakeQuantizeBackwardArgs<F>{.grad_output = {dy.data(), shape}, .input = {x.data(), shape}, .grad_input = {dx.data(), shape}, .scale = scales, .zero_point = zero_points});
-  check(DequantizeBackwardPlanOf<Code, F, G>::select(stream, {.shape = shape, .granularity = granularity}),
-        DequantizeBackwardArgs<F>{.grad_output = {dy.data(), shape}, .grad_input = {dx.data(), shape}, .scale = scales});
+        FakeQuantizeBackwardArgs<F>{.grad_output = {dy.data(), shape},
+                                    .input = {x.data(), shape},
+                                    .grad_input = {dx.data(), shape},
+                                    .scale = scales,
+                                    .zero_point = zero_points});
+  check(
+      DequantizeBackwardPlanOf<Code, F, G>::select(stream, {.shape = shape, .granularity = granularity}),
+      DequantizeBackwardArgs<F>{.grad_output = {dy.data(), shape}, .grad_input = {dx.data(), shape}, .scale = scales});
 }
 
 template <class F, class Code>
@@ -78,34 +90,51 @@ TEST(TypedPlans, RunForEveryPairOfTypesAndGranularity) {
 
 TEST(TypedPlans, HaveTheirFamiliarNames) {
   const Stream stream = Stream::cpu(1);
-  EXPECT_TRUE((QuantizePerTensorPlan<float, std::int8_t>::select(stream, QuantizePerTensorDescriptor{.shape = {4}})).ok());
-  EXPECT_TRUE((QuantizePerChannelPlan<float, Int4>::select(stream, QuantizePerChannelDescriptor{.shape = {4, 2}})).ok());
+  EXPECT_TRUE(
+      (QuantizePerTensorPlan<float, std::int8_t>::select(stream, QuantizePerTensorDescriptor{.shape = {4}})).ok());
+  EXPECT_TRUE(
+      (QuantizePerChannelPlan<float, Int4>::select(stream, QuantizePerChannelDescriptor{.shape = {4, 2}})).ok());
   EXPECT_TRUE((QuantizePerTokenPlan<double, UInt4>::select(stream, QuantizePerTokenDescriptor{.shape = {4, 2}})).ok());
-  EXPECT_TRUE((QuantizePerGroupPlan<Half, std::uint8_t>::select(stream, QuantizePerGroupDescriptor{.shape = {4}, .granularity = {.group_size = 2}})).ok());
-  EXPECT_TRUE((DequantizePerTensorPlan<std::int8_t, float>::select(stream, DequantizePerTensorDescriptor{.shape = {4}})).ok());
-  EXPECT_TRUE((DequantizePerChannelBackwardPlan<std::int8_t, float>::select(stream, DequantizePerChannelDescriptor{.shape = {4}})).ok());
-  EXPECT_TRUE((DequantizePerTokenPlan<std::int8_t, float>::select(stream, DequantizePerTokenDescriptor{.shape = {4}})).ok());
-  EXPECT_TRUE((DequantizePerGroupPlan<UInt4, BFloat16>::select(stream, DequantizePerGroupDescriptor{.shape = {4}, .granularity = {.group_size = 3}})).ok());
+  EXPECT_TRUE((QuantizePerGroupPlan<Half, std::uint8_t>::select(
+                   stream, QuantizePerGroupDescriptor{.shape = {4}, .granularity = {.group_size = 2}}))
+                  .ok());
+  EXPECT_TRUE(
+      (DequantizePerTensorPlan<std::int8_t, float>::select(stream, DequantizePerTensorDescriptor{.shape = {4}})).ok());
+  EXPECT_TRUE((DequantizePerChannelBackwardPlan<std::int8_t, float>::select(
+                   stream, DequantizePerChannelDescriptor{.shape = {4}}))
+                  .ok());
+  EXPECT_TRUE(
+      (DequantizePerTokenPlan<std::int8_t, float>::select(stream, DequantizePerTokenDescriptor{.shape = {4}})).ok());
+  EXPECT_TRUE((DequantizePerGroupPlan<UInt4, BFloat16>::select(
+                   stream, DequantizePerGroupDescriptor{.shape = {4}, .granularity = {.group_size = 3}}))
+                  .ok());
   EXPECT_TRUE(FakeQuantizePlan<float>::select(stream, FakeQuantizeDescriptor{.shape = {4}}).ok());
   EXPECT_TRUE(FakeQuantizePerChannelPlan<float>::select(stream, FakeQuantizePerChannelDescriptor{.shape = {4}}).ok());
-  EXPECT_TRUE(FakeQuantizePerTokenBackwardPlan<float>::select(stream, FakeQuantizePerTokenDescriptor{.shape = {4}}).ok());
-  EXPECT_TRUE(FakeQuantizePerGroupPlan<double>::select(stream, FakeQuantizePerGroupDescriptor{.shape = {4}, .granularity = {.group_size = 1}}).ok());
+  EXPECT_TRUE(
+      FakeQuantizePerTokenBackwardPlan<float>::select(stream, FakeQuantizePerTokenDescriptor{.shape = {4}}).ok());
+  EXPECT_TRUE(FakeQuantizePerGroupPlan<double>::select(
+                  stream, FakeQuantizePerGroupDescriptor{.shape = {4}, .granularity = {.group_size = 1}})
+                  .ok());
 }
 
 TEST(TypedPlans, NameTheirKernels) {
   const Stream stream = Stream::cpu(1);
-  const auto quantize = QuantizePerTensorPlan<float, std::int8_t>::select(stream, {.shape = {4}}, {.isa = ArchSku::scalar});
+  const auto quantize =
+      QuantizePerTensorPlan<float, std::int8_t>::select(stream, {.shape = {4}}, {.isa = ArchSku::scalar});
   EXPECT_EQ(quantize->sku().name(), "quantize_f32_s8__scalar");
   const auto fake = FakeQuantizePlan<BFloat16>::select(stream, {.shape = {4}}, {.isa = ArchSku::scalar});
   EXPECT_EQ(fake->sku().name(), "fake_quantize_bf16__scalar");
-  const auto dequantize = DequantizePerTensorPlan<Int4, double>::select(stream, {.shape = {4}}, {.isa = ArchSku::scalar});
+  const auto dequantize =
+      DequantizePerTensorPlan<Int4, double>::select(stream, {.shape = {4}}, {.isa = ArchSku::scalar});
   EXPECT_EQ(dequantize->sku().name(), "dequantize_s4_f64__scalar");
   EXPECT_EQ(dequantize->precision_guarantee().math_precision, MathPrecision::f64);
 }
 
 TEST(Selection, TakesTheBestInstructionSetUnlessForced) {
   const Stream stream = Stream::cpu(1);
-  const auto arch = [&] { return QuantizePerTensorPlan<float, std::int8_t>::select(stream, {.shape = {4}})->sku().arch; };
+  const auto arch = [&] {
+    return QuantizePerTensorPlan<float, std::int8_t>::select(stream, {.shape = {4}})->sku().arch;
+  };
   const ArchSku best = *std::find_if(cpu::compiled_isas().begin(), cpu::compiled_isas().end(), cpu::can_run);
   unsetenv("KVANT_FORCE_ISA");
   EXPECT_EQ(arch(), best);
@@ -134,8 +163,12 @@ TEST(ZeroElements, AreASuccess) {
     const auto plan = QuantizePerTokenPlan<float, std::int8_t>::select(stream, {.shape = shape});
     ASSERT_TRUE(plan.ok());
     const Shape parameters = *parameter_shape(shape, PerToken{});
-    EXPECT_TRUE(plan->run(stream, {}, {.input = {nullptr, shape}, .output = {nullptr, shape},
-                                       .scale = TensorRef<float>(nullptr, parameters)}).ok()) << shape.to_string();
+    EXPECT_TRUE(
+        plan->run(
+                stream, {},
+                {.input = {nullptr, shape}, .output = {nullptr, shape}, .scale = TensorRef<float>(nullptr, parameters)})
+            .ok())
+        << shape.to_string();
   }
 }
 

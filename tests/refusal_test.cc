@@ -29,9 +29,9 @@ constexpr std::byte kPattern{0xA5};
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-constexpr QuantizeKind kOps[] = {QuantizeKind::quantize,          QuantizeKind::dequantize,
-                                 QuantizeKind::fake_quantize,     QuantizeKind::quantize_backward,
-                                 QuantizeKind::dequantize_backward, QuantizeKind::fake_quantize_backward};
+constexpr QuantizeKind kOps[] = {
+    QuantizeKind::quantize,          QuantizeKind::dequantize,          QuantizeKind::fake_quantize,
+    QuantizeKind::quantize_backward, QuantizeKind::dequantize_backward, QuantizeKind::fake_quantize_backward};
 constexpr ElementKind kFloats[] = {ElementKind::f32, ElementKind::f64, ElementKind::f16, ElementKind::bf16};
 constexpr ElementKind kCodes[] = {ElementKind::s8, ElementKind::u8, ElementKind::s4, ElementKind::u4};
 
@@ -233,8 +233,8 @@ TEST(SelectShape, ProductOverflowsBesideZero) {
 TEST(SelectShape, BytesOverflow) {
   Problem p(QuantizeKind::quantize);
   p.descriptor.shape = {std::int64_t{1} << 60};
-  EXPECT_TRUE(invalid(p.selects(),
-                      "quantize_per_tensor: shape [1152921504606846976] has more bytes than 63 bits count"));
+  EXPECT_TRUE(
+      invalid(p.selects(), "quantize_per_tensor: shape [1152921504606846976] has more bytes than 63 bits count"));
   p.descriptor.shape = {std::int64_t{1} << 59};
   EXPECT_TRUE(accepted(p.selects()));
   p.descriptor.shape = {std::int64_t{1} << 62, 0};
@@ -268,11 +268,12 @@ TEST(SelectGranularity, AxisOutOfRange) {
 TEST(SelectGranularity, RankZeroHasNoAxis) {
   Problem p(QuantizeKind::quantize);
   p.descriptor.shape = Shape();
-  for (const Granularity& granularity : {Granularity::per_channel(0), Granularity::per_token(),
-                                         Granularity::per_group(0, 1)}) {
+  for (const Granularity& granularity : {Granularity::per_channel(0), Granularity::per_group(0, 1)}) {
     p.descriptor.granularity = granularity;
     EXPECT_TRUE(invalid(p.selects(), "is not in shape [] of rank 0"));
   }
+  p.descriptor.granularity = Granularity::per_token();
+  EXPECT_TRUE(invalid(p.selects(), "quantize_per_token: shape [] has no rows; its rank must be at least 1"));
   EXPECT_TRUE(Problem(QuantizeKind::quantize, PerTensor{}, Shape()).runs());
 }
 
@@ -474,8 +475,9 @@ TEST(SelectKinds, DescriptorAgainstTheTypesOfThePlan) {
 TEST(SelectPreference, CudaIsNotInThisBuild) {
   Problem p(QuantizeKind::fake_quantize_backward, PerToken{});
   p.preference.backend = BackendKind::cuda;
-  EXPECT_TRUE(unsupported(p.selects(), "fake_quantize_per_token_backward: backend cuda was asked for, but this build "
-                                       "of kvant has none"));
+  EXPECT_TRUE(unsupported(p.selects(),
+                          "fake_quantize_per_token_backward: backend cuda was asked for, but this build "
+                          "of kvant has none"));
   p.preference.backend = BackendKind::cpu;
   EXPECT_TRUE(p.runs());
 }
@@ -543,7 +545,9 @@ struct ViewCase {
 
 template <auto kMember>
 ViewCase view_case(QuantizeKind op, const char* name) {
-  return {op, name, [](ElementwiseArgs& a) -> ElementKind& { return (a.*kMember).kind; },
+  return {op,
+          name,
+          [](ElementwiseArgs& a) -> ElementKind& { return (a.*kMember).kind; },
           [](ElementwiseArgs& a) -> Shape& { return (a.*kMember).shape; },
           [](ElementwiseArgs& a) -> std::int64_t& { return (a.*kMember).row_stride; },
           [](ElementwiseArgs& a) { (a.*kMember).data = nullptr; }};
@@ -596,8 +600,8 @@ TEST(Views, OfAnotherShape) {
     for (const Shape& shape : {Shape{3, 5}, Shape{12}, Shape{4, 3}, Shape{3, 4, 1}, Shape(), Shape{3, -4}}) {
       Problem p(view.op);
       view.shape(p.args) = shape;
-      EXPECT_TRUE(p.invalid(std::string(view.name) + " has shape " + shape.to_string() +
-                            ", the plan was selected for [3, 4]"))
+      EXPECT_TRUE(
+          p.invalid(std::string(view.name) + " has shape " + shape.to_string() + ", the plan was selected for [3, 4]"))
           << name(view.op);
     }
   Problem p(QuantizeKind::quantize);
@@ -607,8 +611,8 @@ TEST(Views, OfAnotherShape) {
 
 TEST(Views, RowStrideTooSmall) {
   for (const ViewCase& view : view_cases())
-    for (const std::int64_t stride : {std::int64_t{3}, std::int64_t{1}, std::int64_t{-4},
-                                      std::numeric_limits<std::int64_t>::min()}) {
+    for (const std::int64_t stride :
+         {std::int64_t{3}, std::int64_t{1}, std::int64_t{-4}, std::numeric_limits<std::int64_t>::min()}) {
       Problem p(view.op);
       view.stride(p.args) = stride;
       EXPECT_TRUE(p.invalid(std::string(view.name) + " has row stride " + std::to_string(stride) +
@@ -623,8 +627,8 @@ TEST(Views, RowStrideTooSmall) {
 
 TEST(Views, OddRowStrideOfPackedRows) {
   for (const ElementKind code : {ElementKind::s4, ElementKind::u4}) {
-    const std::string part = "has row stride 5; rows of " + std::string(name(code)) +
-                             " begin at a whole byte, so it must be even";
+    const std::string part =
+        "has row stride 5; rows of " + std::string(name(code)) + " begin at a whole byte, so it must be even";
     Problem from(QuantizeKind::dequantize, {}, {3, 4}, ElementKind::f32, code);
     from.args.input.row_stride = 5;
     EXPECT_TRUE(from.invalid("dequantize_per_tensor: input " + part));
@@ -700,7 +704,7 @@ TEST(Scale, OfAnotherKind) {
 }
 
 TEST(Scale, OneNumberMustBeFiniteAndPositive) {
-  const std::pair<float, std::string> bad[] = {{0.0f, "0"},   {-0.0f, "-0"},  {-1.5f, "-1.5"},
+  const std::pair<float, std::string> bad[] = {{0.0f, "0"},   {-0.0f, "-0"}, {-1.5f, "-1.5"},
                                                {kNan, "nan"}, {kInf, "inf"}, {-kInf, "-inf"}};
   for (const QuantizeKind op : kOps)
     for (const auto& [value, text] : bad) {
@@ -805,12 +809,12 @@ TEST(Scale, Null) {
     Problem p(QuantizeKind::quantize, granularity);
     const Shape shape = p.args.scale.shape();
     p.args.scale = AnyParameter(AnyRef{nullptr, ElementKind::f32, shape, 0});
-    EXPECT_TRUE(p.invalid("scale is null for " + std::to_string(*shape.element_count()) + " values"));
+    EXPECT_TRUE(p.invalid("scale is null, must point at " + std::to_string(*shape.element_count()) + " of them"));
   }
   // Forgotten altogether.
   Problem p(QuantizeKind::quantize);
   p.args.scale = AnyParameter();
-  EXPECT_TRUE(p.invalid("quantize_per_tensor: scale is null for 1 values"));
+  EXPECT_TRUE(p.invalid("quantize_per_tensor: scale is null, must point at 1 of them"));
 
   DequantizePerTensorDescriptor descriptor;
   descriptor.shape = {4};
@@ -822,14 +826,14 @@ TEST(Scale, Null) {
   args.input = {q.data(), {4}};
   args.output = {x.data(), {4}};
   EXPECT_TRUE(refuses(*plan, args, bytes_of(x), StatusCode::InvalidProblem,
-                      "dequantize_per_tensor: scale is null for 1 values"));
+                      "dequantize_per_tensor: scale is null, must point at 1 of them"));
 }
 
 TEST(Scale, OneNumberForManyParameters) {
   for (const QuantizeKind op : kOps) {
-    for (const auto& [granularity, wanted] : {std::pair{Granularity::per_channel(0), "[3]"},
-                                              std::pair{Granularity::per_token(), "[3]"},
-                                              std::pair{Granularity::per_group(1, 2), "[3, 2]"}}) {
+    for (const auto& [granularity, wanted] :
+         {std::pair{Granularity::per_channel(0), "[3]"}, std::pair{Granularity::per_token(), "[3]"},
+          std::pair{Granularity::per_group(1, 2), "[3, 2]"}}) {
       Problem p(op, granularity);
       p.args.scale = AnyParameter(0.5f);
       EXPECT_TRUE(p.invalid("scale is one number, must be a tensor of shape " + std::string(wanted))) << name(op);
@@ -881,7 +885,7 @@ TEST(ZeroPoint, OfAnotherShapeStridedOrNull) {
     p.args.zero_point = AnyParameter(AnyRef{p.zero_point.data(), ElementKind::s32, {3}, 4});
     EXPECT_TRUE(p.invalid("zero_point has row stride 4, must be dense")) << name(op);
     p.args.zero_point = AnyParameter(AnyRef{nullptr, ElementKind::s32, {3}, 0});
-    EXPECT_TRUE(p.invalid("zero_point is null for 3 values")) << name(op);
+    EXPECT_TRUE(p.invalid("zero_point is null, must point at 3 of them")) << name(op);
   }
 }
 
@@ -983,8 +987,8 @@ TEST(Overlaps, QuantizeOverItsInputInTypedPlans) {
   args.input = {x.data(), {4}};
   args.output = {reinterpret_cast<std::int8_t*>(x.data()), {4}};
   args.scale = 0.5f;
-  EXPECT_TRUE(refuses(*plan, args, bytes_of(x), StatusCode::InvalidProblem,
-                      "quantize_per_tensor: output overlaps input"));
+  EXPECT_TRUE(
+      refuses(*plan, args, bytes_of(x), StatusCode::InvalidProblem, "quantize_per_tensor: output overlaps input"));
 }
 
 TEST(Overlaps, PartlyOverAnOperandOfFakeQuantizeAndBackward) {
@@ -1172,11 +1176,10 @@ TEST(Legal, CodesBetweenRowsOfFloats) {
 
 TEST(Legal, ParametersGivenFlat) {
   for (const QuantizeKind op : kOps)
-    for (const auto& [granularity, count] : {std::pair{Granularity::per_tensor(), 1},
-                                             std::pair{Granularity::per_token(), 6},
-                                             std::pair{Granularity::per_channel(-1), 4},
-                                             std::pair{Granularity::per_group(-1, 3), 12},
-                                             std::pair{Granularity::per_group(0, 2), 12}}) {
+    for (const auto& [granularity, count] :
+         {std::pair{Granularity::per_tensor(), 1}, std::pair{Granularity::per_token(), 6},
+          std::pair{Granularity::per_channel(-1), 4}, std::pair{Granularity::per_group(-1, 3), 12},
+          std::pair{Granularity::per_group(0, 2), 12}}) {
       Problem p(op, granularity, {2, 3, 4});
       const Shape flat{count};
       p.args.scale = AnyParameter(AnyRef{p.scale32.data(), ElementKind::f32, flat, 0});
@@ -1320,8 +1323,7 @@ TEST(Executors, OneThatWorks) {
 TEST(Executors, OneThatThrows) {
   const ParallelRun run(
       executor(2, [](std::int64_t, const Task&) { throw std::runtime_error("the pool has 3 dead workers"); }));
-  EXPECT_TRUE(
-      refused(run.status, StatusCode::Internal, "stream: parallel_for threw: the pool has 3 dead workers"));
+  EXPECT_TRUE(refused(run.status, StatusCode::Internal, "stream: parallel_for threw: the pool has 3 dead workers"));
   EXPECT_TRUE(run.untouched());
 }
 
@@ -1335,8 +1337,8 @@ TEST(Executors, OneThatThrowsAfterTheWork) {
 
 TEST(Executors, OneThatThrowsSomethingElse) {
   const ParallelRun run(executor(2, [](std::int64_t, const Task&) { throw 42; }));
-  EXPECT_TRUE(refused(run.status, StatusCode::Internal,
-                      "stream: parallel_for threw something that is no std::exception"));
+  EXPECT_TRUE(
+      refused(run.status, StatusCode::Internal, "stream: parallel_for threw something that is no std::exception"));
   EXPECT_TRUE(run.untouched());
 }
 
@@ -1346,14 +1348,14 @@ TEST(Executors, OneThatRunsTooFewParts) {
     asked = parts;
     run_all(parts - 1, task);
   }));
-  EXPECT_TRUE(refused(last_missing.status, StatusCode::Internal,
-                      "stream: the executor ran " + std::to_string(asked - 1) + " of " + std::to_string(asked) +
-                          " parts"));
+  EXPECT_TRUE(
+      refused(last_missing.status, StatusCode::Internal,
+              "stream: the executor ran " + std::to_string(asked - 1) + " of " + std::to_string(asked) + " parts"));
   EXPECT_FALSE(last_missing.complete());
 
   const ParallelRun none(executor(2, [](std::int64_t, const Task&) {}));
-  EXPECT_TRUE(refused(none.status, StatusCode::Internal,
-                      "stream: the executor ran 0 of " + std::to_string(asked) + " parts"));
+  EXPECT_TRUE(
+      refused(none.status, StatusCode::Internal, "stream: the executor ran 0 of " + std::to_string(asked) + " parts"));
   EXPECT_TRUE(none.untouched());
 }
 
@@ -1364,9 +1366,9 @@ TEST(Executors, OneThatRunsAPartTooMany) {
     run_all(parts, task);
     task(0);
   }));
-  EXPECT_TRUE(refused(run.status, StatusCode::Internal,
-                      "stream: the executor ran " + std::to_string(asked + 1) + " of " + std::to_string(asked) +
-                          " parts"));
+  EXPECT_TRUE(
+      refused(run.status, StatusCode::Internal,
+              "stream: the executor ran " + std::to_string(asked + 1) + " of " + std::to_string(asked) + " parts"));
 }
 
 // Small problems, and executors of one thread, never get to the callback.

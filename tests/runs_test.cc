@@ -37,7 +37,8 @@ void check(const Runs& runs, const Shape& shape, const Granularity& g) {
   for (std::int64_t line = 0; line < runs.lines; ++line) {
     const std::int64_t shared = lines_sharing_parameters(runs, line);
     ASSERT_GE(shared, 1);
-    for (std::int64_t i = line; i < line + shared; ++i) ASSERT_EQ(first_parameter(runs, i), first_parameter(runs, line));
+    for (std::int64_t i = line; i < line + shared; ++i)
+      ASSERT_EQ(first_parameter(runs, i), first_parameter(runs, line));
     for (std::int64_t j = 0; j < runs.length; ++j)
       ASSERT_EQ(first_parameter(runs, line) + j / runs.run, parameter_by_definition(shape, g, line * runs.length + j))
           << name(g.kind()) << " axis " << g.axis() << " size " << g.group_size() << " of " << shape.to_string()

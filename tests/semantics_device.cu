@@ -5,8 +5,8 @@
 namespace {
 
 template <class C>
-__global__ void every_formula(const C* x, const C* dy, C scale, int zero_point, int q_min, int q_max, int* codes, C* out,
-                              int n) {
+__global__ void every_formula(const C* x, const C* dy, C scale, int zero_point, int q_min, int q_max, int* codes,
+                              C* out, int n) {
   using L = kvant::cuda::DeviceLanes<C>;
   namespace s = kvant::semantics;
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);

@@ -4,8 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <mutex>
-#include <set>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -19,9 +18,11 @@ TEST(Stream, RunsEveryPartOnce) {
     const Stream stream = Stream::cpu(threads);
     EXPECT_EQ(stream.threads(), threads);
     std::vector<std::atomic<int>> count(1000);
-    const Task task([](const void* p, std::int64_t part) {
-      (*static_cast<std::vector<std::atomic<int>>*>(const_cast<void*>(p)))[static_cast<std::size_t>(part)]++;
-    }, &count);
+    const Task task(
+        [](const void* p, std::int64_t part) {
+          (*static_cast<std::vector<std::atomic<int>>*>(const_cast<void*>(p)))[static_cast<std::size_t>(part)]++;
+        },
+        &count);
     ASSERT_TRUE(stream.parallel_for(1000, task).ok());
     for (const auto& c : count) ASSERT_EQ(c, 1);
   }
@@ -30,26 +31,52 @@ TEST(Stream, RunsEveryPartOnce) {
 TEST(Stream, OfTheHostIsUsedForLargeProblemsOnly) {
   std::atomic<int> calls{0};
   const Stream stream = Stream::cpu(Executor{.threads = 3, .parallel_for = [&](std::int64_t parts, const Task& task) {
-    ++calls;
-    std::vector<std::thread> pool;
-    for (std::int64_t t = 0; t < 3; ++t)
-      pool.emplace_back([=, &task] {
-        for (std::int64_t i = t; i < parts; i += 3) task(i);
-      });
-    for (std::thread& thread : pool) thread.join();
-  }});
-  const ElementwiseCase small(describe(QuantizeKind::quantize, ElementKind::f32, ElementKind::s8, {100}, PerTensor{}), 1, false);
+                                               ++calls;
+                                               std::vector<std::thread> pool;
+                                               for (std::int64_t t = 0; t < 3; ++t)
+                                                 pool.emplace_back([=, &task] {
+                                                   for (std::int64_t i = t; i < parts; i += 3) task(i);
+                                                 });
+                                               for (std::thread& thread : pool) thread.join();
+                                             }});
+  const ElementwiseCase small(describe(QuantizeKind::quantize, ElementKind::f32, ElementKind::s8, {100}, PerTensor{}),
+                              1, false);
   small.run(stream, ArchSku::scalar, Numerics::exact);
   EXPECT_EQ(calls, 0);
-  const ElementwiseCase large(describe(QuantizeKind::quantize, ElementKind::f32, ElementKind::s4, {501, 1001}, PerTensor{}), 1, false);
+  const ElementwiseCase large(
+      describe(QuantizeKind::quantize, ElementKind::f32, ElementKind::s4, {501, 1001}, PerTensor{}), 1, false);
   const auto got = large.run(stream, ArchSku::scalar, Numerics::exact);
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(first_difference(got, large.run(Stream::cpu(1), ArchSku::scalar, Numerics::exact), large.write_kind), -1);
 }
 
+TEST(Stream, NoticesAnExecutorThatSwapsParts) {
+  const Stream stream = Stream::cpu(Executor{.threads = 2, .parallel_for = [](std::int64_t parts, const Task& task) {
+                                               task(0);
+                                               for (std::int64_t i = 0; i + 1 < parts; ++i) task(i);
+                                             }});
+  const Task nothing([](const void*, std::int64_t) {}, nullptr);
+  const Status status = stream.parallel_for(8, nothing);
+  EXPECT_EQ(status.code(), StatusCode::Internal);
+  EXPECT_EQ(status.message(), "stream: the executor ran some of 8 parts twice and left others out");
+}
+
+TEST(Stream, TurnsExceptionsOfTasksIntoAStatus) {
+  const Task thrower([](const void*, std::int64_t) { throw std::runtime_error("oops"); }, nullptr);
+  for (const Stream& stream : {Stream::cpu(1), Stream::cpu(2)})
+    for (const std::int64_t parts : {1, 4}) {
+      const Status status = stream.parallel_for(parts, thrower);
+      EXPECT_EQ(status.code(), StatusCode::Internal);
+      EXPECT_EQ(status.message(), "stream: parallel_for threw: oops");
+    }
+  EXPECT_TRUE(Stream::cpu(2).parallel_for(0, thrower).ok());
+  EXPECT_TRUE(Stream::cpu(2).parallel_for(-1, thrower).ok());
+}
+
 TEST(Plan, ServesManyThreadsAtOnce) {
   const Stream stream = Stream::cpu(2);
-  const ElementwiseCase c(describe(QuantizeKind::fake_quantize, ElementKind::bf16, ElementKind::s8, {257, 513}, PerToken{}), 2, false);
+  const ElementwiseCase c(
+      describe(QuantizeKind::fake_quantize, ElementKind::bf16, ElementKind::s8, {257, 513}, PerToken{}), 2, false);
   const auto plan = ElementwisePlan::select(stream, c.descriptor);
   ASSERT_TRUE(plan.ok());
   const auto want = c.run(stream, ArchSku::scalar, Numerics::exact);

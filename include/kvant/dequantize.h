@@ -59,12 +59,11 @@ struct DequantizeBackwardArgs {
 };
 
 template <class In, class Out, class G>
-using DequantizePlanOf = detail::TypedElementwisePlan<QuantizeKind::dequantize, In, Out, DequantizeDescriptorOf<G>,
-                                                      DequantizeArgs<In, Out>>;
+using DequantizePlanOf =
+    detail::TypedElementwisePlan<QuantizeKind::dequantize, In, Out, DequantizeDescriptorOf<G>, DequantizeArgs<In, Out>>;
 template <class In, class Out, class G>
-using DequantizeBackwardPlanOf =
-    detail::TypedElementwisePlan<QuantizeKind::dequantize_backward, In, Out, DequantizeDescriptorOf<G>,
-                                 DequantizeBackwardArgs<Out>>;
+using DequantizeBackwardPlanOf = detail::TypedElementwisePlan<QuantizeKind::dequantize_backward, In, Out,
+                                                              DequantizeDescriptorOf<G>, DequantizeBackwardArgs<Out>>;
 
 using DequantizePerTensorDescriptor = DequantizeDescriptorOf<PerTensor>;
 using DequantizePerChannelDescriptor = DequantizeDescriptorOf<PerChannel>;

@@ -45,9 +45,9 @@ struct ElementwiseDescriptor {
   QuantizeKind op = QuantizeKind::quantize;
   Shape shape = {};
   Granularity granularity = {};
-  ElementKind input = ElementKind::f32;   // of the forward pass: what it reads
-  ElementKind output = ElementKind::s8;   // and what it writes; equal for fake_quantize
-  std::optional<std::int32_t> q_min = std::nullopt;      // default: the code type's limits; -128 and 127 for fake_quantize
+  ElementKind input = ElementKind::f32;              // of the forward pass: what it reads
+  ElementKind output = ElementKind::s8;              // and what it writes; equal for fake_quantize
+  std::optional<std::int32_t> q_min = std::nullopt;  // default: the code type's limits; -128 and 127 for fake_quantize
   std::optional<std::int32_t> q_max = std::nullopt;
 };
 
@@ -127,8 +127,7 @@ namespace detail {
 
 // select() for a plan whose element kinds are template arguments: a descriptor that names others is refused.
 KVANT_API Result<ElementwisePlan> select_typed(const Stream& stream, ElementwiseDescriptor descriptor,
-                                               const PlanPreference& preference, ElementKind input,
-                                               ElementKind output);
+                                               const PlanPreference& preference, ElementKind input, ElementKind output);
 
 // The typed face of ElementwisePlan. Descriptor and Args come from the operator's own header; their members
 // elementwise() and operands() translate them.
@@ -140,8 +139,8 @@ class TypedElementwisePlan {
 
   static Result<TypedElementwisePlan> select(const Stream& stream, const Descriptor& descriptor,
                                              const PlanPreference& preference = {}) {
-    auto plan = select_typed(stream, descriptor.elementwise(kOp, kind_of<In>, kind_of<Out>), preference,
-                             kind_of<In>, kind_of<Out>);
+    auto plan = select_typed(stream, descriptor.elementwise(kOp, kind_of<In>, kind_of<Out>), preference, kind_of<In>,
+                             kind_of<Out>);
     if (!plan.ok()) return plan.status();
     return TypedElementwisePlan(*std::move(plan));
   }

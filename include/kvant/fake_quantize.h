@@ -62,8 +62,8 @@ struct FakeQuantizeBackwardArgs {
 };
 
 template <class T, class G>
-using FakeQuantizePlanOf = detail::TypedElementwisePlan<QuantizeKind::fake_quantize, T, T, FakeQuantizeDescriptorOf<G>,
-                                                        FakeQuantizeArgs<T>>;
+using FakeQuantizePlanOf =
+    detail::TypedElementwisePlan<QuantizeKind::fake_quantize, T, T, FakeQuantizeDescriptorOf<G>, FakeQuantizeArgs<T>>;
 template <class T, class G>
 using FakeQuantizeBackwardPlanOf =
     detail::TypedElementwisePlan<QuantizeKind::fake_quantize_backward, T, T, FakeQuantizeDescriptorOf<G>,

@@ -36,10 +36,10 @@ struct PerGroup {
 class Granularity {
  public:
   constexpr Granularity() = default;
-  constexpr Granularity(PerTensor) {}                                                            // NOLINT
-  constexpr Granularity(PerChannel g) : kind_(GranularityKind::channel), axis_(g.axis) {}        // NOLINT
-  constexpr Granularity(PerToken) : kind_(GranularityKind::token), axis_(-1) {}                  // NOLINT
-  constexpr Granularity(PerGroup g)                                                              // NOLINT
+  constexpr Granularity(PerTensor) {}                                                      // NOLINT
+  constexpr Granularity(PerChannel g) : kind_(GranularityKind::channel), axis_(g.axis) {}  // NOLINT
+  constexpr Granularity(PerToken) : kind_(GranularityKind::token), axis_(-1) {}            // NOLINT
+  constexpr Granularity(PerGroup g)                                                        // NOLINT
       : kind_(GranularityKind::group), axis_(g.axis), group_size_(g.group_size) {}
 
   static constexpr Granularity per_tensor() { return PerTensor{}; }

@@ -68,8 +68,8 @@ struct QuantizeBackwardArgs {
 
 // G is PerTensor, PerChannel, PerToken, PerGroup, or Granularity for a choice at run time.
 template <class In, class Out, class G>
-using QuantizePlanOf = detail::TypedElementwisePlan<QuantizeKind::quantize, In, Out, QuantizeDescriptorOf<G>,
-                                                    QuantizeArgs<In, Out>>;
+using QuantizePlanOf =
+    detail::TypedElementwisePlan<QuantizeKind::quantize, In, Out, QuantizeDescriptorOf<G>, QuantizeArgs<In, Out>>;
 template <class In, class Out, class G>
 using QuantizeBackwardPlanOf = detail::TypedElementwisePlan<QuantizeKind::quantize_backward, In, Out,
                                                             QuantizeDescriptorOf<G>, QuantizeBackwardArgs<In>>;

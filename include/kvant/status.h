@@ -51,7 +51,7 @@ class [[nodiscard]] Status {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : expected_(std::move(value)) {}                           // NOLINT: implicit by design
+  Result(T value) : expected_(std::move(value)) {}                              // NOLINT: implicit by design
   Result(Status status) : expected_(tl::make_unexpected(std::move(status))) {}  // NOLINT
 
   bool ok() const { return expected_.has_value(); }

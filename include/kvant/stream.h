@@ -48,7 +48,8 @@ class KVANT_API Stream {
   int threads() const;
   const Status& status() const;
 
-  // Runs the parts of `task` on this stream's threads and waits for them. Operators use it; so may callers.
+  // Runs the parts of `task` on this stream's threads and waits for them. Operators use it; so may callers. An
+  // exception that leaves the task becomes Internal.
   Status parallel_for(std::int64_t parts, const Task& task) const;
 
  private:

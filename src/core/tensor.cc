@@ -40,6 +40,8 @@ Result<Shape> parameter_shape(const Shape& shape, const Granularity& granularity
     return core::invalid_problem("per_{}: shape {} has more elements than 63 bits count", kind, shape.to_string());
   if (granularity.kind() == GranularityKind::tensor) return Shape();
 
+  if (granularity.kind() == GranularityKind::token && shape.rank() == 0)
+    return core::invalid_problem("per_token: shape [] has no rows; its rank must be at least 1");
   const int axis = granularity.axis() < 0 ? granularity.axis() + shape.rank() : granularity.axis();
   if (axis < 0 || axis >= shape.rank())
     return core::invalid_problem("per_{}: axis {} is not in shape {} of rank {}", kind, granularity.axis(),

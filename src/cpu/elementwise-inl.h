@@ -96,8 +96,8 @@ struct Flags {
   bool contains_zero;
 };
 
-// Parameters prepared once for many elements: those of a batch of short runs (one by one they would cost groups of 32 as
-// much as the elements themselves), or of a tile of columns that several lines share. Small enough for L1.
+// Parameters prepared once for many elements: those of a batch of short runs (one by one they would cost groups of 32
+// as much as the elements themselves), or of a tile of columns that several lines share. Small enough for L1.
 template <class L>
 class ParameterTable {
  public:
@@ -297,9 +297,11 @@ struct Quantize {
     static constexpr Order kParameterOrder = kOrder;
     template <class Parameters>
     static KVANT_INLINE void block(const ElementwiseJob&, const Parameters& p, const Span& s, bool stream) {
-      const auto q = map([&](F x, F scale, F inverse, F lo, F hi, I zp) KVANT_INLINE_LAMBDA {
-        return semantics::quantize_clamped_input<L>(x, Quotient::template of<L>(scale, inverse), {lo, hi}, zp);
-      }, L::template load<kOrder>(s.x), p.scale(), p.inverse(), p.input_lo(), p.input_hi(), p.zero_point());
+      const auto q = map(
+          [&](F x, F scale, F inverse, F lo, F hi, I zp) KVANT_INLINE_LAMBDA {
+            return semantics::quantize_clamped_input<L>(x, Quotient::template of<L>(scale, inverse), {lo, hi}, zp);
+          },
+          L::template load<kOrder>(s.x), p.scale(), p.inverse(), p.input_lo(), p.input_hi(), p.zero_point());
       L::template store_narrow<kOrder>(s.out, q, stream);
     }
   };
@@ -310,9 +312,11 @@ struct Quantize {
     template <class Parameters>
     static KVANT_INLINE void block(const ElementwiseJob& job, const Parameters& p, const Span& s, bool stream) {
       const I q_min = L::set_int(job.q_min), q_max = L::set_int(job.q_max);
-      const auto q = map([&](F x, F scale, F inverse, I zp) KVANT_INLINE_LAMBDA {
-        return semantics::quantize<L>(x, Quotient::template of<L>(scale, inverse), zp, q_min, q_max);
-      }, L::template load<Order::natural>(s.x), p.scale(), p.inverse(), p.zero_point());
+      const auto q = map(
+          [&](F x, F scale, F inverse, I zp) KVANT_INLINE_LAMBDA {
+            return semantics::quantize<L>(x, Quotient::template of<L>(scale, inverse), zp, q_min, q_max);
+          },
+          L::template load<Order::natural>(s.x), p.scale(), p.inverse(), p.zero_point());
       L::store_codes(s.out, q, stream);
     }
   };
@@ -340,8 +344,7 @@ struct Dequantize {
     static constexpr Order kParameterOrder = Order::natural;
     template <class Parameters>
     static KVANT_INLINE void block(const ElementwiseJob&, const Parameters& p, const Span& s, bool stream) {
-      const auto x = map([](I q, F scale, I zp)
-                             KVANT_INLINE_LAMBDA { return semantics::dequantize<L>(q, scale, zp); },
+      const auto x = map([](I q, F scale, I zp) KVANT_INLINE_LAMBDA { return semantics::dequantize<L>(q, scale, zp); },
                          L::load_int(s.x), p.scale(), p.zero_point());
       L::template store<Order::natural>(s.out, x, stream);
     }
@@ -378,13 +381,15 @@ struct FakeQuantize {
     template <class Parameters>
     static KVANT_INLINE void block(const ElementwiseJob&, const Parameters& p, const Span& s, bool stream) {
       const auto bounds = quotient_or_input_bounds(p);
-      const auto y = map([](F x, F scale, F inverse, F lo, F hi) KVANT_INLINE_LAMBDA {
-        const auto quotient = Quotient::template of<L>(scale, inverse);
-        if constexpr (kClampsInput)
-          return semantics::fake_quantize_clamped_input<L>(x, scale, quotient, {lo, hi});
-        else
-          return semantics::fake_quantize<L>(x, scale, quotient, {lo, hi});
-      }, L::template load<kOrder>(s.x), p.scale(), p.inverse(), bounds.lo, bounds.hi);
+      const auto y = map(
+          [](F x, F scale, F inverse, F lo, F hi) KVANT_INLINE_LAMBDA {
+            const auto quotient = Quotient::template of<L>(scale, inverse);
+            if constexpr (kClampsInput)
+              return semantics::fake_quantize_clamped_input<L>(x, scale, quotient, {lo, hi});
+            else
+              return semantics::fake_quantize<L>(x, scale, quotient, {lo, hi});
+          },
+          L::template load<kOrder>(s.x), p.scale(), p.inverse(), bounds.lo, bounds.hi);
       L::template store<kOrder>(s.out, y, stream);
     }
   };
@@ -413,13 +418,16 @@ struct MaskedBackward {
     static constexpr Order kParameterOrder = kOrder;
     template <class Parameters>
     static KVANT_INLINE void block(const ElementwiseJob&, const Parameters& p, const Span& s, bool stream) {
-      const auto dx = map([](F x, F dy, F scale, F inverse, F lo, F hi) KVANT_INLINE_LAMBDA {
-        const auto of_x = QuotientOfX::template of<L>(scale, inverse);
-        if constexpr (kScaled)
-          return semantics::quantize_backward<L>(x, dy, of_x, QuotientOfDy::template of<L>(scale, inverse), {lo, hi});
-        else
-          return semantics::fake_quantize_backward<L>(x, dy, of_x, {lo, hi});
-      }, L::template load<kOrder>(s.x), L::template load<kOrder>(s.dy), p.scale(), p.inverse(), p.lo(), p.hi());
+      const auto dx = map(
+          [](F x, F dy, F scale, F inverse, F lo, F hi) KVANT_INLINE_LAMBDA {
+            const auto of_x = QuotientOfX::template of<L>(scale, inverse);
+            if constexpr (kScaled)
+              return semantics::quantize_backward<L>(x, dy, of_x, QuotientOfDy::template of<L>(scale, inverse),
+                                                     {lo, hi});
+            else
+              return semantics::fake_quantize_backward<L>(x, dy, of_x, {lo, hi});
+          },
+          L::template load<kOrder>(s.x), L::template load<kOrder>(s.dy), p.scale(), p.inverse(), p.lo(), p.hi());
       L::template store<kOrder>(s.out, dx, stream);
     }
   };
@@ -445,9 +453,9 @@ struct DequantizeBackward {
     static constexpr Order kParameterOrder = L::template kUniformOrder<T>;
     template <class Parameters>
     static KVANT_INLINE void block(const ElementwiseJob&, const Parameters& p, const Span& s, bool stream) {
-      const auto dq = map([](F dy, F scale)
-                              KVANT_INLINE_LAMBDA { return semantics::dequantize_backward<L>(dy, scale); },
-                          L::template load<kParameterOrder>(s.x), p.scale());
+      const auto dq =
+          map([](F dy, F scale) KVANT_INLINE_LAMBDA { return semantics::dequantize_backward<L>(dy, scale); },
+              L::template load<kParameterOrder>(s.x), p.scale());
       L::template store<kParameterOrder>(s.out, dq, stream);
     }
   };
@@ -537,9 +545,9 @@ KVANT_INLINE std::int64_t packed_elements_until_streamable(const std::byte* p) {
   return whole ? elements : 0;
 }
 
-// Calls f(stretch, offset, n, stream) for elements [offset, offset + n) of a line. Packed codes pass through a buffer of
-// bytes that stays in L1, so that groups may begin in the middle of a byte; f then sees pieces, and the buffer in the
-// place of the packed operand. A packed line is entered at even elements only.
+// Calls f(stretch, offset, n, stream) for elements [offset, offset + n) of a line. Packed codes pass through a buffer
+// of bytes that stays in L1, so that groups may begin in the middle of a byte; f then sees pieces, and the buffer in
+// the place of the packed operand. A packed line is entered at even elements only.
 template <class L, class Op, class InElement, class OutElement, class Function>
 KVANT_INLINE void with_unpacked_line(const ElementwiseJob& job, std::int64_t line, std::int64_t offset, std::int64_t n,
                                      const Function& f) {
@@ -547,8 +555,7 @@ KVANT_INLINE void with_unpacked_line(const ElementwiseJob& job, std::int64_t lin
   using Out = typename Op::Out;
   using Span = typename Op::Span;
   const std::byte* x = job.x + line * job.x_stride + byte_offset<InElement>(offset);
-  const std::byte* dy =
-      job.dy == nullptr ? nullptr : job.dy + line * job.dy_stride + byte_offset<InElement>(offset);
+  const std::byte* dy = job.dy == nullptr ? nullptr : job.dy + line * job.dy_stride + byte_offset<InElement>(offset);
   std::byte* out = job.out + line * job.out_stride + byte_offset<OutElement>(offset);
   if constexpr (!kIsPacked<InElement> && !kIsPacked<OutElement>) {
     f(Span{reinterpret_cast<const In*>(x), reinterpret_cast<const In*>(dy), reinterpret_cast<Out*>(out)}, offset, n,
@@ -648,9 +655,8 @@ KVANT_INLINE void run_lines_in_runs(const ElementwiseJob& job, const Elementwise
     const std::int64_t first = core::first_parameter(*job.runs, line);
     with_unpacked_line<L, Op, InElement, OutElement>(
         job, line, part.offset, part.count,
-        [&](const typename Op::Span& s, std::int64_t offset, std::int64_t n, bool stream) KVANT_INLINE_LAMBDA {
-          walk_runs<L, Op>(job, first, s, offset, n, stream, fetch_ahead, table);
-        });
+        [&](const typename Op::Span& s, std::int64_t offset, std::int64_t n, bool stream)
+            KVANT_INLINE_LAMBDA { walk_runs<L, Op>(job, first, s, offset, n, stream, fetch_ahead, table); });
   }
 }
 
@@ -713,13 +719,13 @@ KVANT_INLINE void run_lines_directly(const ElementwiseJob& job, const Elementwis
           if (zero_points != nullptr) zero_points += first + offset;
           constexpr Flags kNothingKnown{false, false, false};
           Op::with_body(job, kNothingKnown, [&](auto body) KVANT_INLINE_LAMBDA {
-            for_each_whole_block<L>(
-                s, n, {stream && can_stream<L>(s.out), fetch_ahead},
-                [&](const Span& block, std::int64_t column, bool st) KVANT_INLINE_LAMBDA {
-                  const DirectParameters<L> p{job, scales + column,
-                                              zero_points == nullptr ? nullptr : zero_points + column};
-                  decltype(body)::block(job, p, block, st);
-                });
+            for_each_whole_block<L>(s, n, {stream && can_stream<L>(s.out), fetch_ahead},
+                                    [&](const Span& block, std::int64_t column, bool st) KVANT_INLINE_LAMBDA {
+                                      const DirectParameters<L> p{
+                                          job, scales + column,
+                                          zero_points == nullptr ? nullptr : zero_points + column};
+                                      decltype(body)::block(job, p, block, st);
+                                    });
           });
           const std::int64_t rest = n % kBlock;
           if (rest <= 0) return;

@@ -30,6 +30,43 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 
+// Sees to it that a host's thread pool ran every part once. Part numbers are scrambled before they are added up, so
+// that one part run twice does not make up for another.
+class Witness {
+ public:
+  explicit Witness(const Task& task) : task_(&task) {}
+
+  static void run(const void* context, std::int64_t part) {
+    auto& witness = *static_cast<Witness*>(const_cast<void*>(context));
+    (*witness.task_)(part);
+    witness.sum_.fetch_add(scramble(part), std::memory_order_relaxed);
+    witness.count_.fetch_add(1, std::memory_order_release);
+  }
+
+  Status verdict(std::int64_t parts) const {
+    const std::int64_t count = count_.load(std::memory_order_acquire);
+    if (count != parts)
+      return core::refuse(StatusCode::Internal, "stream: the executor ran {} of {} parts", count, parts);
+    std::uint64_t wanted = 0;
+    for (std::int64_t part = 0; part < parts; ++part) wanted += scramble(part);
+    if (sum_.load(std::memory_order_relaxed) != wanted)
+      return core::refuse(StatusCode::Internal, "stream: the executor ran some of {} parts twice and left others out",
+                          parts);
+    return {};
+  }
+
+ private:
+  static std::uint64_t scramble(std::int64_t part) {
+    auto x = static_cast<std::uint64_t>(part) + 0x9E3779B97F4A7C15u;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    return x ^ (x >> 27);
+  }
+
+  const Task* task_;
+  std::atomic<std::int64_t> count_{0};
+  std::atomic<std::uint64_t> sum_{0};
+};
+
 }  // namespace
 
 Stream::Stream(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
@@ -63,7 +100,8 @@ Stream Stream::cpu(int threads) {
 Stream Stream::cpu(Executor executor) {
   auto impl = std::make_shared<Impl>();
   if (executor.threads < 1 || executor.threads > kMaxThreads)
-    impl->status = core::invalid_problem("stream: executor with {} threads; give 1 to {}", executor.threads, kMaxThreads);
+    impl->status =
+        core::invalid_problem("stream: executor with {} threads; give 1 to {}", executor.threads, kMaxThreads);
   else if (!executor.parallel_for)
     impl->status = core::invalid_problem("stream: executor without parallel_for");
   impl->threads = executor.threads;
@@ -77,32 +115,22 @@ const Status& Stream::status() const { return impl_->status; }
 
 Status Stream::parallel_for(std::int64_t parts, const Task& task) const {
   if (!impl_->status.ok()) return impl_->status;
-  if (parts == 1 || impl_->threads == 1) {
-    for (std::int64_t part = 0; part < parts; ++part) task(part);
-    return {};
-  }
   try {
+    if (parts <= 1 || impl_->threads == 1) {
+      for (std::int64_t part = 0; part < parts; ++part) task(part);
+      return {};
+    }
     if (impl_->arena) {
       impl_->arena->execute([&] {
         // Parts are already the size that is worth a steal, so they are neither merged nor split.
-        tbb::parallel_for(std::int64_t{0}, parts, [&](std::int64_t part) { task(part); }, tbb::simple_partitioner());
+        tbb::parallel_for(
+            std::int64_t{0}, parts, [&](std::int64_t part) { task(part); }, tbb::simple_partitioner());
       });
       return {};
     }
-    struct Counted {
-      const Task* task;
-      std::atomic<std::int64_t> done{0};
-    } counted{&task};
-    impl_->parallel_for(parts, Task(
-                                   [](const void* context, std::int64_t part) {
-                                     auto& c = *static_cast<Counted*>(const_cast<void*>(context));
-                                     (*c.task)(part);
-                                     c.done.fetch_add(1, std::memory_order_acq_rel);
-                                   },
-                                   &counted));
-    if (counted.done.load(std::memory_order_acquire) != parts)
-      return core::refuse(StatusCode::Internal, "stream: the executor ran {} of {} parts", counted.done.load(), parts);
-    return {};
+    Witness witness(task);
+    impl_->parallel_for(parts, Task(&Witness::run, &witness));
+    return witness.verdict(parts);
   } catch (const std::exception& e) {
     return core::refuse(StatusCode::Internal, "stream: parallel_for threw: {}", e.what());
   } catch (...) {

@@ -70,7 +70,9 @@ struct DeviceLanes<double> : DeviceIntegers {
   static __device__ __forceinline__ M le(F a, F b) { return a <= b; }
   static __device__ __forceinline__ F masked(M m, F a) { return m ? a : 0.0; }
   static __device__ __forceinline__ F zero_if_nan(F a) { return a == a ? a : 0.0; }
-  static __device__ __forceinline__ F nan_if_nan(F a) { return a == a ? a : __longlong_as_double(0x7FF8000000000000LL); }
+  static __device__ __forceinline__ F nan_if_nan(F a) {
+    return a == a ? a : __longlong_as_double(0x7FF8000000000000LL);
+  }
 };
 
 }  // namespace kvant::cuda

@@ -3,7 +3,6 @@
 #include "kvant/elementwise.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <string>
 
@@ -41,9 +40,7 @@ bool is_backward(QuantizeKind op) {
          op == QuantizeKind::fake_quantize_backward;
 }
 bool reads_input(QuantizeKind op) { return op != QuantizeKind::dequantize_backward; }
-bool rounds(QuantizeKind op) {
-  return op != QuantizeKind::dequantize && op != QuantizeKind::dequantize_backward;
-}
+bool rounds(QuantizeKind op) { return op != QuantizeKind::dequantize && op != QuantizeKind::dequantize_backward; }
 bool is_fake(QuantizeKind op) {
   return op == QuantizeKind::fake_quantize || op == QuantizeKind::fake_quantize_backward;
 }
@@ -87,8 +84,7 @@ struct QRange {
 
 Result<QRange> checked_range(const ElementwiseDescriptor& d) {
   if (!rounds(d.op)) {
-    if (d.q_min || d.q_max)
-      return invalid_problem("{}: q_min and q_max are not used here; leave them unset", label(d));
+    if (d.q_min || d.q_max) return invalid_problem("{}: q_min and q_max are not used here; leave them unset", label(d));
     return QRange{0, 0};
   }
   const CodeRange limits = is_fake(d.op) ? CodeRange{-kMaxMagnitude, kMaxMagnitude} : code_range(d.output);
@@ -116,8 +112,7 @@ bool has_gaps(const View& view) {
 
 template <class View>
 ops::Extent extent(const View& view, std::int64_t rows) {
-  return {view.data, rows, row_bytes(view.kind, view.shape.row_length()),
-          stride_bytes(view)};
+  return {view.data, rows, row_bytes(view.kind, view.shape.row_length()), stride_bytes(view)};
 }
 
 // A view against the descriptor: kind, shape, stride, address.
@@ -128,8 +123,8 @@ Status check_view(const ElementwiseDescriptor& d, std::int64_t rows, const char*
     return unsupported("{}: {} has element {}, the plan was selected for {}", label(d), what, name(view.kind),
                        name(kind));
   if (!(view.shape == d.shape))
-    return invalid_problem("{}: {} has shape {}, the plan was selected for {}", label(d), what,
-                           view.shape.to_string(), d.shape.to_string());
+    return invalid_problem("{}: {} has shape {}, the plan was selected for {}", label(d), what, view.shape.to_string(),
+                           d.shape.to_string());
   if (view.row_stride != 0) {
     if (view.row_stride < view.shape.row_length())
       return invalid_problem("{}: {} has row stride {}, which is less than its row of {}", label(d), what,
@@ -168,7 +163,7 @@ Status check_parameter(const ElementwiseDescriptor& d, const char* what, const A
   if (p.row_stride() != 0 && p.row_stride() != p.shape().row_length())
     return invalid_problem("{}: {} has row stride {}, must be dense", label(d), what, p.row_stride());
   if (p.data() == nullptr && count != 0 && elements != 0)
-    return invalid_problem("{}: {} is null for {} values", label(d), what, count);
+    return invalid_problem("{}: {} is null, must point at {} of them", label(d), what, count);
   return {};
 }
 
@@ -179,13 +174,21 @@ T read_unaligned(const void* p) {
   return value;
 }
 
-template <class C>
-Status check_one_scale(const ElementwiseDescriptor& d, C scale, Numerics numerics) {
-  if (!std::isfinite(scale) || !(scale > 0))
-    return invalid_problem("{}: scale {} must be finite and positive", label(d), scale);
-  if (numerics == Numerics::reciprocal && rounds(d.op) && !std::isfinite(C(1) / scale))
-    return invalid_problem("{}: scale {} has no finite reciprocal; use Numerics::exact", label(d), scale);
-  return {};
+// On the bits, because the caller's floating-point mode is still in force here: with denormals read as zero or an
+// exception unmasked, a comparison could refuse a good scale or end the program.
+template <class C, class Bits>
+Status check_one_scale(const ElementwiseDescriptor& d, const void* data, Numerics numerics) {
+  constexpr Bits kInfinity = sizeof(C) == 4 ? Bits(0x7F800000) : Bits(0x7FF0000000000000);
+  // 2^-128 (2^-1024): its reciprocal is the least power of two that overflows; the next number's is finite.
+  constexpr Bits kOverflows = sizeof(C) == 4 ? Bits(0x00200000) : Bits(0x0004000000000000);
+  const Bits bits = read_unaligned<Bits>(data);  // a set sign bit makes it larger than infinity's
+  const bool no_reciprocal = numerics == Numerics::reciprocal && rounds(d.op) && bits <= kOverflows;
+  if (bits != 0 && bits < kInfinity && !no_reciprocal) return {};
+  const cpu::DefaultFloatEnvironment environment;  // formatting a number computes with it
+  if (bits == 0 || bits >= kInfinity)
+    return invalid_problem("{}: scale {} must be finite and positive", label(d), read_unaligned<C>(data));
+  return invalid_problem("{}: scale {} has no finite reciprocal; use Numerics::exact", label(d),
+                         read_unaligned<C>(data));
 }
 
 // How a launch is cut: long lines into pieces, short ones gathered.
@@ -240,8 +243,10 @@ Result<ElementwisePlan> ElementwisePlan::select(const Stream& stream, const Elem
   if (!isa.ok()) return isa.status();
   if (Status status = check_kinds(d); !status.ok()) return status;
   const auto parameters = kvant::parameter_shape(d.shape, d.granularity);
-  if (!parameters.ok())
-    return Status(parameters.status().code(), fmt::format("{}_{}", name(d.op), parameters.status().message()));
+  if (!parameters.ok()) {  // "per_group: …" becomes "quantize_per_group: …"
+    const std::string_view reason = parameters.status().message();
+    return Status(parameters.status().code(), fmt::format("{}{}", label(d), reason.substr(reason.find(':'))));
+  }
   const auto range = checked_range(d);
   if (!range.ok()) return range.status();
 
@@ -290,19 +295,19 @@ Status ElementwisePlan::can_implement(const ElementwiseOperands& o) const {
   if (o.scale->is_scalar() && !per_tensor)
     return invalid_problem("{}: scale is one number, must be a tensor of shape {}", label(d),
                            parameter_shape_.to_string());
-  if (per_tensor && o.scale->data() != nullptr) {
+  if (per_tensor && elements_ != 0) {
     const Status s = scale_type == ElementKind::f64
-                         ? check_one_scale(d, read_unaligned<double>(o.scale->data()), numerics_)
-                         : check_one_scale(d, read_unaligned<float>(o.scale->data()), numerics_);
+                         ? check_one_scale<double, std::uint64_t>(d, o.scale->data(), numerics_)
+                         : check_one_scale<float, std::uint32_t>(d, o.scale->data(), numerics_);
     if (!s.ok()) return s;
   }
   const bool has_zero_point = o.zero_point != nullptr && d.op != QuantizeKind::dequantize_backward;
   if (has_zero_point) {
-    if (Status s = check_parameter(d, "zero_point", *o.zero_point, ElementKind::s32, parameter_shape_, parameters_,
-                                   elements_);
+    if (Status s =
+            check_parameter(d, "zero_point", *o.zero_point, ElementKind::s32, parameter_shape_, parameters_, elements_);
         !s.ok())
       return s;
-    if (o.zero_point->is_scalar() || (per_tensor && o.zero_point->data() != nullptr)) {
+    if (elements_ != 0 && (o.zero_point->is_scalar() || per_tensor)) {
       const auto zp = read_unaligned<std::int32_t>(o.zero_point->data());
       if (zp < -kMaxMagnitude || zp > kMaxMagnitude)
         return invalid_problem("{}: zero_point {} is beyond ±{}, where f32 steps stop being exact", label(d), zp,
@@ -379,6 +384,7 @@ Status ElementwisePlan::run(const Stream& stream, Workspace, const ElementwiseOp
 
 Result<ElementwisePlan> detail::select_typed(const Stream& stream, ElementwiseDescriptor descriptor,
                                              const PlanPreference& preference, ElementKind input, ElementKind output) {
+  if (!stream.status().ok()) return stream.status();
   if (descriptor.input != input || descriptor.output != output)
     return unsupported("{}: the descriptor names {} to {}, the plan's types are {} to {}", label(descriptor),
                        name(descriptor.input), name(descriptor.output), name(input), name(output));

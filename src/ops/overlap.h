@@ -24,11 +24,11 @@ struct Extent {
         stride(row_stride) {}
 };
 
-// For address ranges that meet: false where two views of one matrix (equal strides) interleave without touching.
+// For address ranges that meet: false where one view lies in the gaps of the other without touching a row.
 bool rows_overlap(const Extent& a, const Extent& b);
 
-// True if some byte belongs to both. Exact for contiguous views and for views of one matrix; otherwise true whenever
-// the address ranges meet.
+// True if some byte belongs to both. Exact when one view is contiguous or both are views of one matrix (equal strides);
+// otherwise true whenever the address ranges meet.
 inline bool overlap(const Extent& a, const Extent& b) {
   if (a.end <= b.begin || b.end <= a.begin) return false;
   return rows_overlap(a, b);

@@ -25,8 +25,8 @@ Result<std::optional<ArchSku>> requested_isa(const std::string& who, const Strea
   if (!isa) {
     const char* forced = std::getenv("KVANT_FORCE_ISA");
     if (forced == nullptr || *forced == '\0') return std::optional<ArchSku>();
-    const auto known = std::find_if(std::begin(kKnownIsas), std::end(kKnownIsas),
-                                    [&](ArchSku arch) { return name(arch) == forced; });
+    const auto known =
+        std::find_if(std::begin(kKnownIsas), std::end(kKnownIsas), [&](ArchSku arch) { return name(arch) == forced; });
     if (known == std::end(kKnownIsas))
       return core::unsupported("{}: KVANT_FORCE_ISA={} is not an instruction set; known: scalar, avx2", who, forced);
     isa = *known;

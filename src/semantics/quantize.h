@@ -1,6 +1,7 @@
 // The arithmetic of quantization, written once. The public contract is in include/kvant/elementwise.h.
 //
-// The bounds identity behind the clamped forms: q_min - zp and q_max - zp are integers that floating point holds exactly
+// The bounds identity behind the clamped forms: q_min - zp and q_max - zp are integers that floating point holds
+// exactly
 // (|zp| <= 2^23), so clamping before rounding equals clamping after:
 //
 //   clamp(rne(y) + zp, q_min, q_max)  =  rne(clamp(y, q_min - zp, q_max - zp)) + zp
@@ -99,8 +100,8 @@ KVANT_INLINE Prepared<L> prepare(typename L::F raw_scale, typename L::I raw_zero
   constexpr C kLeast = sizeof(C) == 4 ? C(0x1p-100) : C(1);
   constexpr C kGreatest = sizeof(C) == 4 ? C(0x1p100) : C(0);
   const typename L::M corrected = L::both(L::le(L::set(kLeast), scale), L::le(scale, L::set(kGreatest)));
-  const typename L::M small_bounds = L::both(L::le(L::set(C(-kMaxInputBound)), bounds.lo),
-                                             L::le(bounds.hi, L::set(C(kMaxInputBound))));
+  const typename L::M small_bounds =
+      L::both(L::le(L::set(C(-kMaxInputBound)), bounds.lo), L::le(bounds.hi, L::set(C(kMaxInputBound))));
   return {scale,
           L::div(L::set(C(1)), scale),
           bounds,
@@ -125,8 +126,8 @@ KVANT_INLINE typename L::I quantize(typename L::F x, const Quotient& quotient, t
 }
 
 // The same for parameters with clamps_input and contains_zero, right in its low 16 bits: x is clamped instead of the
-// code, which keeps infinities away from a CorrectedMultiply, and NaN converts to low bits of 0, which is what it counts
-// as.
+// code, which keeps infinities away from a CorrectedMultiply, and NaN converts to low bits of 0, which is what it
+// counts as.
 template <class L, class Quotient>
 KVANT_INLINE typename L::I quantize_clamped_input(typename L::F x, const Quotient& quotient,
                                                   const Bounds<L>& input_bounds, typename L::I zero_point) {

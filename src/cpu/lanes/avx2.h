@@ -111,7 +111,9 @@ struct Avx2F32 : Avx2Shared {
   static KVANT_INLINE bool all(M m) { return _mm256_movemask_ps(m) == 0xFF; }
   static KVANT_INLINE F masked(M m, F a) { return _mm256_and_ps(m, a); }
   static KVANT_INLINE F zero_if_nan(F a) { return _mm256_and_ps(a, _mm256_cmp_ps(a, a, _CMP_ORD_Q)); }
-  static KVANT_INLINE F nan_if_nan(F a) { return _mm256_blendv_ps(a, set(__builtin_nanf("")), _mm256_cmp_ps(a, a, _CMP_UNORD_Q)); }
+  static KVANT_INLINE F nan_if_nan(F a) {
+    return _mm256_blendv_ps(a, set(__builtin_nanf("")), _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+  }
 
   template <Order kOrder>
   static KVANT_INLINE Quad load(const float* p) {
@@ -159,9 +161,7 @@ struct Avx2F32 : Avx2Shared {
   }
   static KVANT_INLINE F evens(F a, F b) { return sort_pairs(_mm256_shuffle_ps(a, b, 0x88)); }
   static KVANT_INLINE F odds(F a, F b) { return sort_pairs(_mm256_shuffle_ps(a, b, 0xDD)); }
-  static KVANT_INLINE F sort_pairs(F v) {
-    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), 0xD8));
-  }
+  static KVANT_INLINE F sort_pairs(F v) { return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), 0xD8)); }
   static KVANT_INLINE F widen(__m128i bf16) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bf16), 16));
   }
@@ -286,7 +286,9 @@ struct Avx2F64 : Avx2Shared {
   static KVANT_INLINE bool all(M m) { return _mm256_movemask_pd(m) == 0xF; }
   static KVANT_INLINE F masked(M m, F a) { return _mm256_and_pd(m, a); }
   static KVANT_INLINE F zero_if_nan(F a) { return _mm256_and_pd(a, _mm256_cmp_pd(a, a, _CMP_ORD_Q)); }
-  static KVANT_INLINE F nan_if_nan(F a) { return _mm256_blendv_pd(a, set(__builtin_nan("")), _mm256_cmp_pd(a, a, _CMP_UNORD_Q)); }
+  static KVANT_INLINE F nan_if_nan(F a) {
+    return _mm256_blendv_pd(a, set(__builtin_nan("")), _mm256_cmp_pd(a, a, _CMP_UNORD_Q));
+  }
 
   template <Order kOrder>
   static KVANT_INLINE Quad load(const double* p) {
