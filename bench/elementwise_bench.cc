@@ -150,7 +150,9 @@ void run_case(benchmark::State& state, const Case& c) {
   if (!ok) return state.SkipWithError("run() refused");
   Row row;
   row.op = forward_name(c.op);
-  row.granularity = granularity_name(c.granularity);
+  row.granularity = name(c.granularity.kind());
+  row.axis = c.granularity.axis();
+  row.group_size = c.granularity.group_size();
   row.direction = backward ? "backward" : "forward";
   row.in = name(c.in);
   row.out = name(c.out);

@@ -9,8 +9,10 @@ namespace kvant::bench {
 
 struct Row {
   std::string op;
-  std::string granularity;  // with the group size or axis: "group128", "channel1"
-  std::string direction;    // "forward", "backward"
+  std::string granularity;      // "tensor", "channel", "token", "group"
+  int axis = 0;                 // of channels and groups
+  std::int64_t group_size = 0;  // of groups
+  std::string direction;        // "forward", "backward"
   std::string in;
   std::string out;
   std::string numerics;
