@@ -130,7 +130,7 @@ inline bool same_float(const std::byte* a, const std::byte* b, ElementKind kind)
 // The first element that differs, or -1. Packed codes are compared as bytes.
 inline std::int64_t first_difference(std::span<const std::byte> a, std::span<const std::byte> b, ElementKind kind) {
   if (a.size() != b.size()) return 0;
-  if (std::memcmp(a.data(), b.data(), a.size()) == 0) return -1;
+  if (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0) return -1;
   const std::size_t width = is_float(kind) ? static_cast<std::size_t>(bits_per_element(kind)) / 8 : 1;
   for (std::size_t i = 0; i + width <= a.size(); i += width)
     if (is_float(kind) ? !same_float(&a[i], &b[i], kind) : a[i] != b[i]) return static_cast<std::int64_t>(i / width);
