@@ -27,14 +27,14 @@ using detail::ElementwisePart;
 
 constexpr std::int32_t kMaxMagnitude = 1 << 23;  // of zero points and fake_quantize's range: exact in f32
 
-// Waking a second thread costs about 3 µs. f32 to s8 on two cores of Zen 3: 32 Ki elements took 6.0 µs on one thread and
-// 5.8 on two, 64 Ki took 12.1 and 9.3.
+// Waking a second thread costs about 3 µs. f32 to s8 on two cores of Zen 3: 32 Ki elements took 6.0 µs on one thread
+// and 5.8 on two, 64 Ki took 12.1 and 9.3.
 constexpr std::int64_t kParallelElements = 64 * 1024;
 constexpr std::int64_t kMinPartElements = 16 * 1024;
 constexpr std::int64_t kMaxPartElements = 512 * 1024;
 
-// Outputs from this size on are written around the caches. fake_quantize of f32 on Zen 3 with 32 MiB of shared L3, plain
-// against non-temporal stores: 6.0 to 5.3 Gelem/s at 4 MiB, 2.6 to 4.9 at 8 MiB, 2.1 to 3.6 at 16 MiB.
+// Outputs from this size on are written around the caches. fake_quantize of f32 on Zen 3 with 32 MiB of shared L3,
+// plain against non-temporal stores: 6.0 to 5.3 Gelem/s at 4 MiB, 2.6 to 4.9 at 8 MiB, 2.1 to 3.6 at 16 MiB.
 constexpr std::int64_t kStreamBytes = 8 * 1024 * 1024;
 
 bool is_backward(QuantizeKind op) {
