@@ -142,7 +142,7 @@ class TypedElementwisePlan {
     auto plan = select_typed(stream, descriptor.elementwise(kOp, kind_of<In>, kind_of<Out>), preference, kind_of<In>,
                              kind_of<Out>);
     if (!plan.ok()) return plan.status();
-    return TypedElementwisePlan(*std::move(plan));
+    return TypedElementwisePlan(*plan);
   }
 
   Status can_implement(const Args& args) const { return plan_.can_implement(args.operands()); }
@@ -154,7 +154,7 @@ class TypedElementwisePlan {
   }
 
  private:
-  explicit TypedElementwisePlan(ElementwisePlan plan) : plan_(std::move(plan)) {}
+  explicit TypedElementwisePlan(const ElementwisePlan& plan) : plan_(plan) {}
   ElementwisePlan plan_;
 };
 
