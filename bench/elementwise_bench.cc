@@ -1,20 +1,13 @@
-#include "bench/elementwise_bench.h"
-
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstdlib>
-#include <cstring>
-#include <memory>
-#include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "bench/limit.h"
+#include "bench/measure.h"
+#include "bench/operators.h"
 #include "bench/report.h"
 #include "kvant/kvant.h"
 
@@ -33,65 +26,11 @@ struct Case {
 
 bool is_backward(QuantizeKind op) { return op >= QuantizeKind::quantize_backward; }
 
-std::string granularity_name(const Granularity& g) {
-  switch (g.kind()) {
-    case GranularityKind::channel: return fmt::format("channel{}", g.axis());
-    case GranularityKind::group: return fmt::format("group{}", g.group_size());
-    default: return std::string(name(g.kind()));
-  }
-}
-
 // "quantize" for quantize_backward: the direction is a column of its own.
 std::string forward_name(QuantizeKind op) {
   std::string text(name(op));
   if (is_backward(op)) text.resize(text.size() - std::string_view("_backward").size());
   return text;
-}
-
-// Memory that all cases share, so that every case and its limit see the same pages.
-class Buffer {
- public:
-  std::byte* get(std::size_t bytes) {
-    if (bytes > size_) {
-      std::free(data_);
-      constexpr std::size_t kHugePage = std::size_t{2} << 20;
-      size_ = (bytes + kHugePage - 1) / kHugePage * kHugePage;
-      data_ = static_cast<std::byte*>(std::aligned_alloc(kHugePage, size_));
-      if (data_ == nullptr) std::abort();
-      madvise(data_, size_, MADV_HUGEPAGE);
-      std::memset(data_, 0, size_);
-    }
-    return data_;
-  }
-
- private:
-  std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
-};
-Buffer g_input, g_gradient, g_output;
-
-void fill_normal(std::byte* data, ElementKind kind, std::int64_t n) {
-  std::mt19937 random(7);
-  std::normal_distribution<float> normal;
-  std::vector<float> some(4096);
-  for (float& x : some) x = normal(random);
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float x = some[static_cast<std::size_t>(i * 7 + i / 4096) % some.size()];
-    switch (kind) {
-      case ElementKind::f32: reinterpret_cast<float*>(data)[i] = x; break;
-      case ElementKind::f64: reinterpret_cast<double*>(data)[i] = x; break;
-      case ElementKind::f16: reinterpret_cast<Half*>(data)[i] = to_half(x); break;
-      case ElementKind::bf16: reinterpret_cast<BFloat16*>(data)[i] = to_bfloat16(x); break;
-      default: data[i / (is_packed(kind) ? 2 : 1)] = static_cast<std::byte>(i * 37 >> 2); break;
-    }
-  }
-}
-
-template <class Function>
-double seconds_of(const Function& f, int repeat) {
-  const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < repeat; ++i) f();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / repeat;
 }
 
 // The operator and its limit in turns, the best of each: what disturbs one disturbs the other.
@@ -102,9 +41,9 @@ void run_case(benchmark::State& state, const Case& c) {
   const ElementKind read = backward ? float_kind : c.in;
   const ElementKind write = backward ? float_kind : c.out;
   const bool two_inputs = backward && c.op != QuantizeKind::dequantize_backward;
-  std::byte* x = g_input.get(static_cast<std::size_t>(row_bytes(read, n)));
-  std::byte* dy = two_inputs ? g_gradient.get(static_cast<std::size_t>(row_bytes(read, n))) : nullptr;
-  std::byte* out = g_output.get(static_cast<std::size_t>(row_bytes(write, n)));
+  std::byte* x = input_buffer().get(static_cast<std::size_t>(row_bytes(read, n)));
+  std::byte* dy = two_inputs ? gradient_buffer().get(static_cast<std::size_t>(row_bytes(read, n))) : nullptr;
+  std::byte* out = output_buffer().get(static_cast<std::size_t>(row_bytes(write, n)));
   fill_normal(x, read, n);
   if (two_inputs) fill_normal(dy, read, n);
 
@@ -167,10 +106,8 @@ void run_case(benchmark::State& state, const Case& c) {
 }
 
 void register_case(const Case& c) {
-  std::string shape;
-  for (int i = 0; i < c.shape.rank(); ++i) shape += fmt::format("{}{}", i == 0 ? "" : "x", c.shape[i]);
   const std::string title = fmt::format("{}/{}/{}_{}/{}/{}/threads{}", name(c.op), granularity_name(c.granularity),
-                                        name(c.in), name(c.out), name(c.numerics), shape, c.threads);
+                                        name(c.in), name(c.out), name(c.numerics), shape_name(c.shape), c.threads);
   const bool small = *c.shape.element_count() < (1 << 20);
   benchmark::RegisterBenchmark(title.c_str(), [c](benchmark::State& state) { run_case(state, c); })
       ->UseManualTime()
@@ -182,14 +119,9 @@ void register_case(const Case& c) {
 void register_elementwise() {
   constexpr ElementKind kF32 = ElementKind::f32, kF64 = ElementKind::f64, kF16 = ElementKind::f16,
                         kBf16 = ElementKind::bf16, kS8 = ElementKind::s8;
-  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  std::vector<int> thread_counts = {1};
-  if (cores > 1) thread_counts.push_back(2);
-  if (cores > 2) thread_counts.push_back(cores);
-
   const Shape flat = {std::int64_t{64} << 20};
   const Shape matrix = {16384, 4096};
-  for (const int threads : thread_counts) {
+  for (const int threads : thread_counts()) {
     const auto forward_and_backward = [&](Granularity g, ElementKind f, ElementKind code, Numerics numerics,
                                           const Shape& shape) {
       for (const QuantizeKind op : {QuantizeKind::quantize, QuantizeKind::quantize_backward})

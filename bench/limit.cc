@@ -73,6 +73,7 @@ Mover choose(bool second, bool stream) {
 template <int kReads>
 Mover choose(int writes, bool second, bool stream) {
   switch (writes) {
+    case 0: return choose<kReads, 0>(second, stream);
     case 1: return choose<kReads, 1>(second, stream);
     case 2: return choose<kReads, 2>(second, stream);
     case 4: return choose<kReads, 4>(second, stream);

@@ -15,8 +15,8 @@ struct Traffic {
   const void* second = nullptr;
   void* out = nullptr;
   std::int64_t elements = 0;
-  int read_half_bytes = 0;  // of one input
-  int write_half_bytes = 0;
+  int read_half_bytes = 0;   // of one input
+  int write_half_bytes = 0;  // 0: nothing is written
 };
 
 enum class Stores { plain, non_temporal };

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "bench/elementwise_bench.h"
+#include "bench/operators.h"
 #include "bench/report.h"
 
 namespace {
@@ -52,6 +52,7 @@ int main(int argc, char** argv) {
   if (benchmark::ReportUnrecognizedArguments(count, pointers.data())) return 2;
 
   kvant::bench::register_elementwise();
+  kvant::bench::register_dynamic_range();
   ProgressReporter reporter;
   if (benchmark::RunSpecifiedBenchmarks(&reporter) == 0) {
     std::fprintf(stderr, "kvant_bench: no benchmark matches\n");

@@ -30,7 +30,7 @@ std::string join(const std::vector<std::int64_t>& shape) {
 // "channel1", "group128"
 std::string granularity_label(const Row& row) {
   if (row.granularity == "channel") return fmt::format("channel{}", row.axis);
-  if (row.granularity == "group") return fmt::format("group{}", row.group_size);
+  if (row.granularity == "group") return fmt::format("group{}{}", row.group_size, row.axis == 0 ? "/0" : "");
   return row.granularity;
 }
 
@@ -39,16 +39,18 @@ std::string granularity_label(const Row& row) {
 void add(Row row) { rows().push_back(std::move(row)); }
 
 void print_table() {
-  fmt::print("{:<24}{:<12}{:<11}{:<11}{:<8}{:<13}{:>8}{:>11}{:>11}{:>9}{:>8}\n", "operator", "granularity", "types",
+  fmt::print("{:<25}{:<12}{:<11}{:<11}{:<8}{:<13}{:>8}{:>11}{:>11}{:>9}{:>8}\n", "operator", "granularity", "types",
              "numerics", "isa", "shape", "threads", "time", "Gelem/s", "GB/s", "share");
   for (const Row& row : rows()) {
-    const std::string op = row.direction == "backward" ? row.op + "_backward" : row.op;
+    const std::string op = row.direction == "backward" ? row.op + "_backward"
+                           : row.mode.empty()          ? row.op
+                                                       : row.op + "/" + row.mode;
     const std::string time = row.seconds < 1e-6   ? fmt::format("{:.1f} ns", row.seconds * 1e9)
                              : row.seconds < 1e-3 ? fmt::format("{:.2f} us", row.seconds * 1e6)
                                                   : fmt::format("{:.2f} ms", row.seconds * 1e3);
     const std::string share =
         row.limit_seconds > 0 ? fmt::format("{:.2f}", row.limit_seconds / row.seconds) : std::string("-");
-    fmt::print("{:<24}{:<12}{:<11}{:<11}{:<8}{:<13}{:>8}{:>11}{:>11.2f}{:>9.1f}{:>8}\n", op, granularity_label(row),
+    fmt::print("{:<25}{:<12}{:<11}{:<11}{:<8}{:<13}{:>8}{:>11}{:>11.2f}{:>9.1f}{:>8}\n", op, granularity_label(row),
                row.in == row.out ? row.in : row.in + ">" + row.out, row.numerics, row.isa, join(row.shape), row.threads,
                time, element_count(row) / row.seconds / 1e9, row.bytes / row.seconds / 1e9, share);
   }
@@ -68,6 +70,7 @@ bool write_json(const std::string& path) {
                                   {"threads", row.threads},
                                   {"seconds", row.seconds},
                                   {"bytes", row.bytes}};
+    if (!row.mode.empty()) one["mode"] = row.mode;
     if (row.granularity == "channel" || row.granularity == "group") one["axis"] = row.axis;
     if (row.granularity == "group") one["group_size"] = row.group_size;
     if (row.limit_seconds > 0) {

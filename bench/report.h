@@ -9,6 +9,7 @@ namespace kvant::bench {
 
 struct Row {
   std::string op;
+  std::string mode;             // of dynamic range: "symmetric", "asymmetric"
   std::string granularity;      // "tensor", "channel", "token", "group"
   int axis = 0;                 // of channels and groups
   std::int64_t group_size = 0;  // of groups

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "cpu/features.h"
-#include "ops/elementwise_registry.h"
+#include "ops/registry.h"
 #include "tests/elementwise_case.h"
 
 namespace kvant::tests {

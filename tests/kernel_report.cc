@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/elementwise_registry.h"
+#include "ops/registry.h"
 
 int main(int argc, char** argv) {
   if (argc != 2) {

@@ -132,12 +132,9 @@ KVANT_API Result<ElementwisePlan> select_typed(const Stream& stream, Elementwise
 // The typed face of ElementwisePlan. Descriptor and Args come from the operator's own header; their members
 // elementwise() and operands() translate them.
 template <QuantizeKind kOp, class In, class Out, class DescriptorType, class ArgsType>
-class TypedElementwisePlan {
+class TypedElementwisePlan : public TypedPlan<ElementwisePlan, DescriptorType, ArgsType> {
  public:
-  using Descriptor = DescriptorType;
-  using Args = ArgsType;
-
-  static Result<TypedElementwisePlan> select(const Stream& stream, const Descriptor& descriptor,
+  static Result<TypedElementwisePlan> select(const Stream& stream, const DescriptorType& descriptor,
                                              const PlanPreference& preference = {}) {
     auto plan = select_typed(stream, descriptor.elementwise(kOp, kind_of<In>, kind_of<Out>), preference, kind_of<In>,
                              kind_of<Out>);
@@ -145,17 +142,9 @@ class TypedElementwisePlan {
     return TypedElementwisePlan(*plan);
   }
 
-  Status can_implement(const Args& args) const { return plan_.can_implement(args.operands()); }
-  std::size_t workspace_size() const { return plan_.workspace_size(); }
-  KernelSku sku() const { return plan_.sku(); }
-  PrecisionGuarantee precision_guarantee() const { return plan_.precision_guarantee(); }
-  Status run(const Stream& stream, Workspace workspace, const Args& args) const {
-    return plan_.run(stream, workspace, args.operands());
-  }
-
  private:
-  explicit TypedElementwisePlan(const ElementwisePlan& plan) : plan_(plan) {}
-  ElementwisePlan plan_;
+  explicit TypedElementwisePlan(const ElementwisePlan& plan)
+      : TypedPlan<ElementwisePlan, DescriptorType, ArgsType>(plan) {}
 };
 
 }  // namespace detail

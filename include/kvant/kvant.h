@@ -2,11 +2,14 @@
 #pragma once
 
 #include "kvant/dequantize.h"     // IWYU pragma: export
+#include "kvant/dynamic_range.h"  // IWYU pragma: export
 #include "kvant/elementwise.h"    // IWYU pragma: export
 #include "kvant/fake_quantize.h"  // IWYU pragma: export
 #include "kvant/granularity.h"    // IWYU pragma: export
+#include "kvant/observer.h"       // IWYU pragma: export
 #include "kvant/plan.h"           // IWYU pragma: export
 #include "kvant/quantize.h"       // IWYU pragma: export
+#include "kvant/range.h"          // IWYU pragma: export
 #include "kvant/sku.h"            // IWYU pragma: export
 #include "kvant/status.h"         // IWYU pragma: export
 #include "kvant/stream.h"         // IWYU pragma: export

@@ -17,6 +17,8 @@
 
 #include "kvant/export.h"
 #include "kvant/sku.h"
+#include "kvant/status.h"
+#include "kvant/stream.h"
 
 namespace kvant {
 
@@ -42,4 +44,30 @@ struct Workspace {
   std::size_t size = 0;
 };
 
+namespace detail {
+
+// The typed face of a run-time typed plan: the same calls, with Args::operands() handing over the views without a copy.
+// Each operator's header derives from it and adds select().
+template <class Plan, class DescriptorType, class ArgsType>
+class TypedPlan {
+ public:
+  using Descriptor = DescriptorType;
+  using Args = ArgsType;
+
+  Status can_implement(const Args& args) const { return plan_.can_implement(args.operands()); }
+  std::size_t workspace_size() const { return plan_.workspace_size(); }
+  KernelSku sku() const { return plan_.sku(); }
+  PrecisionGuarantee precision_guarantee() const { return plan_.precision_guarantee(); }
+  Status run(const Stream& stream, Workspace workspace, const Args& args) const {
+    return plan_.run(stream, workspace, args.operands());
+  }
+
+ protected:
+  explicit TypedPlan(const Plan& plan) : plan_(plan) {}
+
+ private:
+  Plan plan_;
+};
+
+}  // namespace detail
 }  // namespace kvant

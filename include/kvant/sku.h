@@ -20,6 +20,8 @@ enum class QuantizeKind : std::uint8_t {
   quantize_backward,
   dequantize_backward,
   fake_quantize_backward,
+  range,
+  dynamic_range_quantize,
 };
 
 enum class BackendKind : std::uint8_t { cpu, cuda };

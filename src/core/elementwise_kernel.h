@@ -10,6 +10,16 @@
 
 namespace kvant::detail {
 
+// The promise of every kernel that evaluates one formula in C: the same bits everywhere.
+template <class C>
+consteval PrecisionGuarantee bit_stable_guarantee() {
+  return {.math_precision = sizeof(C) == sizeof(double) ? MathPrecision::f64 : MathPrecision::f32,
+          .accumulator = AccumulatorKind::none,
+          .bit_stable_on_same_hardware = true,
+          .bit_stable_across_hardware = true,
+          .deterministic = true};
+}
+
 // One launch. Strides are in bytes from line to line. `x` is what the kernel reads (codes for dequantize, dy for
 // dequantize_backward), `dy` the second input of the other backward passes.
 struct ElementwiseJob {
@@ -25,7 +35,8 @@ struct ElementwiseJob {
   std::int32_t q_min;
   std::int32_t q_max;
   Numerics numerics;
-  bool stream;  // the output is too large for the caches: write around them
+  bool stream;               // the output is too large for the caches: write around them
+  std::int64_t fetch_ahead;  // bytes in front of x and dy to fetch, 0 for none
   const Runs* runs;
 };
 

@@ -4,8 +4,10 @@
 #include <string>
 #include <string_view>
 
+#include "kvant/dynamic_range.h"
 #include "kvant/element.h"
 #include "kvant/granularity.h"
+#include "kvant/observer.h"
 #include "kvant/plan.h"
 #include "kvant/sku.h"
 #include "kvant/status.h"
@@ -61,6 +63,8 @@ std::string_view name(QuantizeKind op) {
     case QuantizeKind::quantize_backward: return "quantize_backward";
     case QuantizeKind::dequantize_backward: return "dequantize_backward";
     case QuantizeKind::fake_quantize_backward: return "fake_quantize_backward";
+    case QuantizeKind::range: return "range";
+    case QuantizeKind::dynamic_range_quantize: return "dynamic_range_quantize";
   }
   return "unknown";
 }
@@ -85,6 +89,23 @@ std::string_view name(Numerics numerics) {
   switch (numerics) {
     case Numerics::exact: return "exact";
     case Numerics::reciprocal: return "reciprocal";
+  }
+  return "unknown";
+}
+
+std::string_view name(DynamicRangeMode mode) {
+  switch (mode) {
+    case DynamicRangeMode::symmetric: return "symmetric";
+    case DynamicRangeMode::asymmetric: return "asymmetric";
+  }
+  return "unknown";
+}
+
+std::string_view name(ObserverKind kind) {
+  switch (kind) {
+    case ObserverKind::min_max: return "min_max";
+    case ObserverKind::percentile: return "percentile";
+    case ObserverKind::mse: return "mse";
   }
   return "unknown";
 }

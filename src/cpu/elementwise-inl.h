@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "core/elementwise_kernel.h"
+#include "cpu/fetch.h"
 #include "cpu/lanes/block.h"
 #include "cpu/lanes/scalar.h"
 #include "kvant/element.h"
@@ -39,18 +40,6 @@ struct Traffic {
   bool stream;               // store around the caches; the output is aligned for it
   std::int64_t fetch_ahead;  // bytes in front of x and dy to fetch, 0 for none
 };
-
-// Arithmetic between the loads keeps the hardware from running far enough ahead of a stream out of memory: on Zen 3
-// f32 to s8 moved 20 GB/s without this and 26 with it. 2 KiB was the best of 512 B to 4 KiB.
-inline constexpr std::int64_t kFetchAhead = 2048;
-
-template <std::int64_t kBlock, class T>
-KVANT_INLINE void fetch_block(const T* p, std::int64_t ahead) {
-  constexpr std::uintptr_t kLine = 64;
-  const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(p) + static_cast<std::uintptr_t>(ahead);
-  for (std::uintptr_t i = 0; i < kBlock * sizeof(T); i += kLine)
-    __builtin_prefetch(reinterpret_cast<const void*>(address + i));
-}
 
 template <class T>
 KVANT_INLINE void copy_elements(T* to, const T* from, std::int64_t n) {
@@ -649,7 +638,7 @@ KVANT_INLINE void walk_runs(const ElementwiseJob& job, std::int64_t first, typen
 
 template <class L, class Op, class InElement, class OutElement>
 KVANT_INLINE void run_lines_in_runs(const ElementwiseJob& job, const ElementwisePart& part) {
-  const std::int64_t fetch_ahead = job.stream && !kIsPacked<InElement> ? kFetchAhead : 0;
+  const std::int64_t fetch_ahead = kIsPacked<InElement> ? 0 : job.fetch_ahead;
   ParameterTable<L> table;
   for (std::int64_t line = part.first_line; line < part.end_line; ++line) {
     const std::int64_t first = core::first_parameter(*job.runs, line);
@@ -669,7 +658,8 @@ KVANT_INLINE void run_lines_in_tiles(const ElementwiseJob& job, const Elementwis
   constexpr std::int64_t kNearBytes = 1 << 20, kFewLines = 8;
   const std::int64_t line_bytes = job.runs->length * static_cast<std::int64_t>(sizeof(typename Op::In));
   const std::int64_t near = kNearBytes / line_bytes < kFewLines ? kFewLines : kNearBytes / line_bytes;
-  const std::int64_t fetch_ahead = job.stream && !kIsPacked<InElement> ? job.x_stride : 0;  // the next line of the tile
+  const bool fetch = job.fetch_ahead != 0 && !kIsPacked<InElement>;
+  const std::int64_t fetch_ahead = fetch ? job.x_stride : 0;  // the next line of the tile
   ParameterTable<L> table;
   std::int64_t shared = 0;
   for (std::int64_t line = part.first_line; line < part.end_line; line += shared) {
@@ -707,7 +697,7 @@ template <class L, class Op, class InElement, class OutElement>
 KVANT_INLINE void run_lines_directly(const ElementwiseJob& job, const ElementwisePart& part) {
   using Span = typename Op::Span;
   constexpr std::int64_t kBlock = 4 * L::kWidth;
-  const std::int64_t fetch_ahead = job.stream && !kIsPacked<InElement> ? kFetchAhead : 0;
+  const std::int64_t fetch_ahead = kIsPacked<InElement> ? 0 : job.fetch_ahead;
   ParameterTable<L> table;
   for (std::int64_t line = part.first_line; line < part.end_line; ++line) {
     const std::int64_t first = core::first_parameter(*job.runs, line);
@@ -767,12 +757,7 @@ constexpr KernelSku elementwise_sku(QuantizeKind op, ElementKind element, Elemen
   sku.element = element;
   sku.aux_element = aux_element;
   sku.arch = arch;
-  sku.precision_guarantee = {
-      .math_precision = std::is_same_v<compute_t<F>, double> ? MathPrecision::f64 : MathPrecision::f32,
-      .accumulator = AccumulatorKind::none,
-      .bit_stable_on_same_hardware = true,
-      .bit_stable_across_hardware = true,
-      .deterministic = true};
+  sku.precision_guarantee = detail::bit_stable_guarantee<compute_t<F>>();
   return sku;
 }
 

@@ -25,6 +25,7 @@ struct DeviceIntegers {
   static __device__ __forceinline__ I max_int(I a, I b) { return a > b ? a : b; }
   static __device__ __forceinline__ M both(M a, M b) { return a && b; }
   static __device__ __forceinline__ bool all(M m) { return m; }
+  static __device__ __forceinline__ I select_int(M m, I a, I b) { return m ? a : b; }
 };
 
 template <>
@@ -46,6 +47,8 @@ struct DeviceLanes<float> : DeviceIntegers {
   static __device__ __forceinline__ F to_float(I i) { return __int2float_rn(i); }
   static __device__ __forceinline__ M le(F a, F b) { return a <= b; }
   static __device__ __forceinline__ F masked(M m, F a) { return m ? a : 0.0f; }
+  static __device__ __forceinline__ F select(M m, F a, F b) { return m ? a : b; }
+  static __device__ __forceinline__ F abs(F a) { return fabsf(a); }
   static __device__ __forceinline__ F zero_if_nan(F a) { return a == a ? a : 0.0f; }
   static __device__ __forceinline__ F nan_if_nan(F a) { return a == a ? a : __int_as_float(0x7FC00000); }
 };
@@ -69,6 +72,8 @@ struct DeviceLanes<double> : DeviceIntegers {
   static __device__ __forceinline__ F to_float(I i) { return __int2double_rn(i); }
   static __device__ __forceinline__ M le(F a, F b) { return a <= b; }
   static __device__ __forceinline__ F masked(M m, F a) { return m ? a : 0.0; }
+  static __device__ __forceinline__ F select(M m, F a, F b) { return m ? a : b; }
+  static __device__ __forceinline__ F abs(F a) { return fabs(a); }
   static __device__ __forceinline__ F zero_if_nan(F a) { return a == a ? a : 0.0; }
   static __device__ __forceinline__ F nan_if_nan(F a) {
     return a == a ? a : __longlong_as_double(0x7FF8000000000000LL);

@@ -16,6 +16,8 @@
 //   add_int sub_int min_int max_int
 //   le(a, b)           a <= b, false where either is NaN
 //   both(m, n)         m && n                           masked(m, a)    m ? a : +0.0
+//   select(m, a, b)    m ? a : b                        select_int      the same for int32
+//   abs(a)             the magnitude, on the bits
 //   all(m)             true in every lane
 //   zero_if_nan(a)     a, or 0 where a is NaN           nan_if_nan(a)   a, or the default NaN where a is NaN
 //

@@ -9,6 +9,7 @@
 
 #include "cpu/lanes/block.h"
 #include "kvant/element.h"
+#include "semantics/dynamic_range.h"
 #include "semantics/inline.h"
 #include "semantics/lanes.h"
 
@@ -74,6 +75,9 @@ struct Avx2Shared {
   static KVANT_INLINE void finish_streaming() { _mm_sfence(); }
 };
 
+template <class In>
+struct Avx2RangeBits;
+
 struct Avx2F32 : Avx2Shared {
   using C = float;
   using F = __m256;
@@ -85,6 +89,10 @@ struct Avx2F32 : Avx2Shared {
   static constexpr int kWidth = 8;
   static constexpr bool kHasFma = true;
   static constexpr bool kHasNarrowCodes = true;
+  // Ranges of 16-bit elements, in place of a WideRange.
+  static constexpr bool kHasRangeBits = true;
+  template <class In>
+  using RangeBits = Avx2RangeBits<In>;
   // A shift and a mask split 16 bf16 into even and odd ones, where widening neighbours takes two shuffles more.
   template <class In>
   static constexpr Order kUniformOrder = std::is_same_v<In, BFloat16> ? Order::even_odd : Order::natural;
@@ -110,6 +118,9 @@ struct Avx2F32 : Avx2Shared {
   static KVANT_INLINE M both(M a, M b) { return _mm256_and_ps(a, b); }
   static KVANT_INLINE bool all(M m) { return _mm256_movemask_ps(m) == 0xFF; }
   static KVANT_INLINE F masked(M m, F a) { return _mm256_and_ps(m, a); }
+  static KVANT_INLINE F select(M m, F a, F b) { return _mm256_blendv_ps(b, a, m); }
+  static KVANT_INLINE I select_int(M m, I a, I b) { return _mm256_blendv_epi8(b, a, _mm256_castps_si256(m)); }
+  static KVANT_INLINE F abs(F a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
   static KVANT_INLINE F zero_if_nan(F a) { return _mm256_and_ps(a, _mm256_cmp_ps(a, a, _CMP_ORD_Q)); }
   static KVANT_INLINE F nan_if_nan(F a) {
     return _mm256_blendv_ps(a, set(__builtin_nanf("")), _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
@@ -218,6 +229,7 @@ struct Avx2F32 : Avx2Shared {
     return _mm256_permute4x64_epi64(joined, 0xD8);
   }
 
+  static KVANT_INLINE F get(const float* p) { return _mm256_loadu_ps(p); }
   static KVANT_INLINE void put(float* p, F x) { _mm256_storeu_ps(p, x); }
   static KVANT_INLINE void put_int(std::int32_t* p, I x) { store_256(p, x, false); }
 
@@ -248,6 +260,110 @@ struct Avx2F32 : Avx2Shared {
       store_256(p, gather_quarters(_mm256_shuffle_epi8(v, sort)), stream);
     }
   }
+
+  // Of a vector without NaN.
+  static KVANT_INLINE float least(F a) {
+    __m128 m = _mm_min_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    m = _mm_min_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_min_ss(m, _mm_movehdup_ps(m)));
+  }
+  static KVANT_INLINE float greatest(F a) {
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+  }
+
+  // Eight vectors of ranges become one: number i is the range of all numbers in vector i.
+  static KVANT_INLINE semantics::Range<Avx2F32> transpose_fold(const semantics::Range<Avx2F32> (&r)[8]) {
+    const auto halves = [](const auto& a, const auto& b) KVANT_INLINE_LAMBDA {
+      return fold_halves(_mm256_unpacklo_ps(a.lo, b.lo), _mm256_unpackhi_ps(a.lo, b.lo), _mm256_unpacklo_ps(a.hi, b.hi),
+                         _mm256_unpackhi_ps(a.hi, b.hi));
+    };
+    const auto quarters = [](const auto& a, const auto& b) KVANT_INLINE_LAMBDA {
+      return fold_halves(unpack_pairs_lo(a.lo, b.lo), unpack_pairs_hi(a.lo, b.lo), unpack_pairs_lo(a.hi, b.hi),
+                         unpack_pairs_hi(a.hi, b.hi));
+    };
+    const auto first = quarters(halves(r[0], r[1]), halves(r[2], r[3]));
+    const auto second = quarters(halves(r[4], r[5]), halves(r[6], r[7]));
+    return fold_halves(
+        _mm256_permute2f128_ps(first.lo, second.lo, 0x20), _mm256_permute2f128_ps(first.lo, second.lo, 0x31),
+        _mm256_permute2f128_ps(first.hi, second.hi, 0x20), _mm256_permute2f128_ps(first.hi, second.hi, 0x31));
+  }
+  static KVANT_INLINE semantics::Range<Avx2F32> fold_halves(F lo_a, F lo_b, F hi_a, F hi_b) {
+    return {min(lo_a, lo_b), max(hi_a, hi_b)};
+  }
+  static KVANT_INLINE F unpack_pairs_lo(F a, F b) {
+    return _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
+  }
+  static KVANT_INLINE F unpack_pairs_hi(F a, F b) {
+    return _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
+  }
+};
+
+// Least and greatest of 16-bit floats without widening them, from three integer maxima and minima: among numbers of one
+// sign the order of the bits is the order of the magnitudes.
+//
+//   greatest  = the greatest as signed bits, or where all are negative the least as unsigned bits
+//   least     = the greatest as unsigned bits if that is negative, or the least as unsigned bits
+//
+// NaN counts as the infinity of its sign here, so that it shows like one.
+template <class In>
+struct Avx2RangeBits {
+  using L = Avx2F32;
+  using Range = semantics::Range<L>;
+  static constexpr short kInfinityBits = std::is_same_v<In, Half> ? 0x7C00 : 0x7F80;
+  __m256i top_a, top_b;        // greatest as signed bits
+  __m256i far_a, far_b;        // greatest as unsigned bits
+  __m256i bottom_a, bottom_b;  // least as unsigned bits
+
+  static KVANT_INLINE Avx2RangeBits empty() {
+    const __m256i lowest = _mm256_set1_epi16(-32768), zero = _mm256_setzero_si256(), ones = _mm256_set1_epi16(-1);
+    return {lowest, lowest, zero, zero, ones, ones};
+  }
+  KVANT_INLINE void add(const In* p) {
+    const __m256i a = load_256(p), b = load_256(p + 16);
+    top_a = _mm256_max_epi16(top_a, a);
+    top_b = _mm256_max_epi16(top_b, b);
+    far_a = _mm256_max_epu16(far_a, a);
+    far_b = _mm256_max_epu16(far_b, b);
+    bottom_a = _mm256_min_epu16(bottom_a, a);
+    bottom_b = _mm256_min_epu16(bottom_b, b);
+  }
+  KVANT_INLINE semantics::Quad<Range> places() const {
+    const Bits a = bits(top_a, far_a, bottom_a), b = bits(top_b, far_b, bottom_b);
+    return {{widen_low(a.least), widen_low(a.greatest)},
+            {widen_high(a.least), widen_high(a.greatest)},
+            {widen_low(b.least), widen_low(b.greatest)},
+            {widen_high(b.least), widen_high(b.greatest)}};
+  }
+  KVANT_INLINE Range folded() const {
+    const Bits all =
+        bits(_mm256_max_epi16(top_a, top_b), _mm256_max_epu16(far_a, far_b), _mm256_min_epu16(bottom_a, bottom_b));
+    return Range{widen_low(all.least), widen_low(all.greatest)}.with(
+        Range{widen_high(all.least), widen_high(all.greatest)});
+  }
+
+ private:
+  struct Bits {
+    __m256i least, greatest;
+  };
+  static KVANT_INLINE Bits bits(__m256i top, __m256i far, __m256i bottom) {
+    return {without_nan(_mm256_blendv_epi8(bottom, far, _mm256_srai_epi16(far, 15))),
+            without_nan(_mm256_blendv_epi8(top, bottom, _mm256_srai_epi16(top, 15)))};
+  }
+  static KVANT_INLINE __m256i without_nan(__m256i v) {
+    const __m256i magnitude = _mm256_set1_epi16(0x7FFF);
+    return _mm256_or_si256(_mm256_andnot_si256(magnitude, v),
+                           _mm256_min_epu16(_mm256_and_si256(v, magnitude), _mm256_set1_epi16(kInfinityBits)));
+  }
+  static KVANT_INLINE __m256 widen_low(__m256i v) { return widen(_mm256_castsi256_si128(v)); }
+  static KVANT_INLINE __m256 widen_high(__m256i v) { return widen(_mm256_extracti128_si256(v, 1)); }
+  static KVANT_INLINE __m256 widen(__m128i v) {
+    if constexpr (std::is_same_v<In, Half>)
+      return _mm256_cvtph_ps(v);
+    else
+      return L::widen(v);
+  }
 };
 
 struct Avx2F64 : Avx2Shared {
@@ -261,6 +377,7 @@ struct Avx2F64 : Avx2Shared {
   static constexpr int kWidth = 4;
   static constexpr bool kHasFma = true;
   static constexpr bool kHasNarrowCodes = false;
+  static constexpr bool kHasRangeBits = false;
   template <class In>
   static constexpr Order kUniformOrder = Order::natural;
 
@@ -285,6 +402,13 @@ struct Avx2F64 : Avx2Shared {
   static KVANT_INLINE M both(M a, M b) { return _mm256_and_pd(a, b); }
   static KVANT_INLINE bool all(M m) { return _mm256_movemask_pd(m) == 0xF; }
   static KVANT_INLINE F masked(M m, F a) { return _mm256_and_pd(m, a); }
+  static KVANT_INLINE F select(M m, F a, F b) { return _mm256_blendv_pd(b, a, m); }
+  static KVANT_INLINE I select_int(M m, I a, I b) {
+    const __m256 halves = _mm256_castpd_ps(m);
+    const __m128 mask = _mm_shuffle_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1), 0x88);
+    return _mm_blendv_epi8(b, a, _mm_castps_si128(mask));
+  }
+  static KVANT_INLINE F abs(F a) { return _mm256_andnot_pd(_mm256_set1_pd(-0.0), a); }
   static KVANT_INLINE F zero_if_nan(F a) { return _mm256_and_pd(a, _mm256_cmp_pd(a, a, _CMP_ORD_Q)); }
   static KVANT_INLINE F nan_if_nan(F a) {
     return _mm256_blendv_pd(a, set(__builtin_nan("")), _mm256_cmp_pd(a, a, _CMP_UNORD_Q));
@@ -324,6 +448,7 @@ struct Avx2F64 : Avx2Shared {
     store_256(p + 8, _mm256_castpd_si256(q.c), stream);
     store_256(p + 12, _mm256_castpd_si256(q.d), stream);
   }
+  static KVANT_INLINE F get(const double* p) { return _mm256_loadu_pd(p); }
   static KVANT_INLINE void put(double* p, F x) { _mm256_storeu_pd(p, x); }
   static KVANT_INLINE void put_int(std::int32_t* p, I x) { store_128(p, x, false); }
   static KVANT_INLINE __m128i pack_to(std::int8_t*, __m128i a, __m128i b) { return _mm_packs_epi16(a, b); }
@@ -331,6 +456,24 @@ struct Avx2F64 : Avx2Shared {
   template <class T>
   static KVANT_INLINE void store_codes(T* p, const QuadI& q, bool stream) {
     store_128(p, pack_to(p, _mm_packs_epi32(q.a, q.b), _mm_packs_epi32(q.c, q.d)), stream);
+  }
+
+  static KVANT_INLINE double least(F a) {
+    const __m128d m = _mm_min_pd(_mm256_castpd256_pd128(a), _mm256_extractf128_pd(a, 1));
+    return _mm_cvtsd_f64(_mm_min_sd(m, _mm_unpackhi_pd(m, m)));
+  }
+  static KVANT_INLINE double greatest(F a) {
+    const __m128d m = _mm_max_pd(_mm256_castpd256_pd128(a), _mm256_extractf128_pd(a, 1));
+    return _mm_cvtsd_f64(_mm_max_sd(m, _mm_unpackhi_pd(m, m)));
+  }
+  static KVANT_INLINE semantics::Range<Avx2F64> transpose_fold(const semantics::Range<Avx2F64> (&r)[4]) {
+    const auto halves = [](const auto& a, const auto& b) KVANT_INLINE_LAMBDA {
+      return semantics::Range<Avx2F64>{min(_mm256_unpacklo_pd(a.lo, b.lo), _mm256_unpackhi_pd(a.lo, b.lo)),
+                                       max(_mm256_unpacklo_pd(a.hi, b.hi), _mm256_unpackhi_pd(a.hi, b.hi))};
+    };
+    const auto first = halves(r[0], r[1]), second = halves(r[2], r[3]);
+    return {min(_mm256_permute2f128_pd(first.lo, second.lo, 0x20), _mm256_permute2f128_pd(first.lo, second.lo, 0x31)),
+            max(_mm256_permute2f128_pd(first.hi, second.hi, 0x20), _mm256_permute2f128_pd(first.hi, second.hi, 0x31))};
   }
 };
 

@@ -30,6 +30,7 @@ struct ScalarLanes {
   static constexpr int kWidth = 1;
   static constexpr bool kHasFma = false;
   static constexpr bool kHasNarrowCodes = false;
+  static constexpr bool kHasRangeBits = false;
   template <class In>
   static constexpr Order kUniformOrder = Order::natural;
 
@@ -49,6 +50,9 @@ struct ScalarLanes {
   static KVANT_INLINE M both(M a, M b) { return a && b; }
   static KVANT_INLINE bool all(M m) { return m; }
   static KVANT_INLINE F masked(M m, F a) { return m ? a : F(0); }
+  static KVANT_INLINE F select(M m, F a, F b) { return m ? a : b; }
+  static KVANT_INLINE I select_int(M m, I a, I b) { return m ? a : b; }
+  static KVANT_INLINE F abs(F a) { return std::fabs(a); }
   static KVANT_INLINE F zero_if_nan(F a) { return a == a ? a : F(0); }
   static KVANT_INLINE F nan_if_nan(F a) { return a == a ? a : static_cast<F>(__builtin_nan("")); }
   static KVANT_INLINE F to_float(I i) { return static_cast<F>(i); }
@@ -72,6 +76,10 @@ struct ScalarLanes {
     const F magnitude = std::fabs(a);
     return magnitude < kInteger ? std::copysign((magnitude + kInteger) - kInteger, a) : a;
   }
+
+  // Of a vector without NaN.
+  static KVANT_INLINE C least(F a) { return a; }
+  static KVANT_INLINE C greatest(F a) { return a; }
 
   static KVANT_INLINE F widen(C x) { return x; }
   static KVANT_INLINE F widen(Half x) { return core::widen(x); }
@@ -108,9 +116,10 @@ struct ScalarLanes {
     store_one(p + 2, q.c);
     store_one(p + 3, q.d);
   }
-  // One vector to memory.
-  static KVANT_INLINE void put(C* p, F x) { *p = x; }
-  static KVANT_INLINE void put_int(I* p, I x) { *p = x; }
+  // One vector from memory and to it.
+  static KVANT_INLINE F get(const C* p) { return load_unaligned(p); }
+  static KVANT_INLINE void put(C* p, F x) { store_unaligned(p, x); }
+  static KVANT_INLINE void put_int(I* p, I x) { store_unaligned(p, x); }
   template <class T>
   static KVANT_INLINE void store_codes(T* p, const QuadI& q, bool /*stream*/) {
     p[0] = static_cast<T>(q.a);

@@ -1,8 +1,9 @@
+// The benchmarks of each operator family.
 #pragma once
 
 namespace kvant::bench {
 
-// Registers every element-wise case; one name each: op/granularity/types/numerics/shape/threads.
 void register_elementwise();
+void register_dynamic_range();
 
 }  // namespace kvant::bench

@@ -1,0 +1,163 @@
+// Dynamic-range quantization: scale and zero point from the data's own range, and the codes, in one plan. For every
+// segment of the scope (granularity.h says which elements form one), with xmin, xmax and max|x| over its finite values:
+//
+//   symmetric    scale = max|x| / q_max                      zero_point = 0
+//   asymmetric   scale = (xmax - xmin) / (q_max - q_min)     zero_point = q_min - rne(xmin / scale)
+//
+//   q = clamp(rne(x / scale) + zero_point, q_min, q_max)     with the stored scale; see elementwise.h
+//
+// In the order in which they apply:
+//
+// - The range is that of the finite values. A segment without any counts as all zero. Infinities still go to q_max and
+//   q_min, NaN to the zero point (clamped into the range).
+// - `include_zero` (asymmetric) first extends the range to contain 0, and finally clamps the zero point into
+//   [q_min, q_max]. With u8 the results are those of ONNX's DynamicQuantizeLinear. Without it the zero point may lie
+//   outside the code type: it is an int32.
+// - All zero, or no elements: scale 1, zero point 0 (asymmetric: 0 clamped into [q_min, q_max]).
+// - Asymmetric, a constant c ≠ 0: scale = |c|, so that c comes back exactly.
+// - Asymmetric, xmax - xmin overflows: scale = 2 * ((xmax/2 - xmin/2) / (q_max - q_min)), at most the largest finite
+//   number.
+// - Asymmetric: the scale is at least max|x| / 2^22. A range that is tiny beside its offset would need a zero point
+// that
+//   no f32 step holds.
+// - The scale is at least the smallest normal number of its type. So it is always finite and positive.
+//
+// For finite x that no bound of the codes clips, dequantizing gives x back within
+//   scale / 2 + 2^-24 * max|x| + scale * (q_max - q_min) * 2^-22        (f64: 2^-53 and 2^-51)
+// plus the rounding of the result itself. Symmetric codes clip where q_min > -q_max: negative x in u8 and u4.
+//
+// Scales and zero points are always computed by division; Numerics decides about the elements. q_min < q_max for
+// asymmetric, q_max > 0 for symmetric. scale_out and zero_point_out have parameter_shape(shape, scope), which is what
+// the dequantize plan of the same granularity takes; dense, flat is accepted. zero_point_out may be null in symmetric
+// mode; otherwise it is filled with 0 there. No output may overlap anything else. Same bits for any thread count and
+// instruction set.
+//
+//   std::vector<float> x(64 * 128), scale(64);
+//   std::vector<std::int8_t> q(x.size());
+//   auto plan = kvant::DynamicRangeQuantizePlan<float, std::int8_t>::select(
+//       stream, {.shape = {64, 128}, .scope = kvant::PerToken{}, .mode = kvant::DynamicRangeMode::symmetric});
+//   if (!plan.ok()) return fail(plan.status());
+//   std::vector<std::byte> scratch(plan->workspace_size());
+//   kvant::Status done = plan->run(stream, {scratch.data(), scratch.size()},
+//                                  {.input = {x.data(), {64, 128}},
+//                                   .output = {q.data(), {64, 128}},
+//                                   .scale_out = {scale.data(), {64}}});
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "kvant/export.h"
+#include "kvant/granularity.h"
+#include "kvant/plan.h"
+#include "kvant/sku.h"
+#include "kvant/status.h"
+#include "kvant/stream.h"
+#include "kvant/tensor.h"
+
+namespace kvant {
+
+enum class DynamicRangeMode : std::uint8_t { symmetric, asymmetric };
+KVANT_API std::string_view name(DynamicRangeMode mode);
+
+// The segments that have a range of their own: PerTensor, PerChannel{axis}, PerToken, PerGroup{axis, group_size}.
+using DynamicRangeScope = Granularity;
+
+struct DynamicRangeQuantizeDescriptor {
+  Shape shape = {};
+  DynamicRangeScope scope = PerToken{};
+  DynamicRangeMode mode = DynamicRangeMode::symmetric;
+  bool include_zero = false;                         // a symmetric range contains 0 anyway
+  std::optional<std::int32_t> q_min = std::nullopt;  // default: the least value of the output type
+  std::optional<std::int32_t> q_max = std::nullopt;  // default: the greatest
+  std::optional<ElementKind> input = std::nullopt;   // AnyDynamicRangeQuantizePlan needs both; for the typed plan they
+  std::optional<ElementKind> output = std::nullopt;  // must be In and Out if set
+};
+
+struct AnyDynamicRangeQuantizeArgs {
+  AnyRef input = {};
+  AnyMut output = {};
+  AnyMut scale_out = {};
+  AnyMut zero_point_out = {};  // null: not wanted
+};
+
+namespace detail {
+
+struct DynamicRangeQuantizeOperands {
+  const AnyRef* input;
+  const AnyMut* output;
+  const AnyMut* scale_out;
+  const AnyMut* zero_point_out;
+};
+
+}  // namespace detail
+
+// Element kinds chosen at run time.
+class KVANT_API AnyDynamicRangeQuantizePlan {
+ public:
+  static Result<AnyDynamicRangeQuantizePlan> select(const Stream& stream,
+                                                    const DynamicRangeQuantizeDescriptor& descriptor,
+                                                    const PlanPreference& preference = {});
+
+  Status can_implement(const AnyDynamicRangeQuantizeArgs& args) const { return can_implement(operands(args)); }
+  // 0 where segments fit the cache; otherwise bytes for the ranges of parts that threads read side by side.
+  std::size_t workspace_size() const;
+  KernelSku sku() const;
+  PrecisionGuarantee precision_guarantee() const { return sku().precision_guarantee; }
+  Status run(const Stream& stream, Workspace workspace, const AnyDynamicRangeQuantizeArgs& args) const {
+    return run(stream, workspace, operands(args));
+  }
+
+  const DynamicRangeQuantizeDescriptor& descriptor() const;
+
+  Status can_implement(const detail::DynamicRangeQuantizeOperands& operands) const;
+  Status run(const Stream& stream, Workspace workspace, const detail::DynamicRangeQuantizeOperands& operands) const;
+
+ private:
+  struct Impl;
+  explicit AnyDynamicRangeQuantizePlan(std::shared_ptr<const Impl> impl);
+  static detail::DynamicRangeQuantizeOperands operands(const AnyDynamicRangeQuantizeArgs& args) {
+    return {&args.input, &args.output, &args.scale_out, &args.zero_point_out};
+  }
+  std::shared_ptr<const Impl> impl_;
+};
+
+namespace detail {
+KVANT_API Result<AnyDynamicRangeQuantizePlan> select_dynamic_range(const Stream& stream,
+                                                                   DynamicRangeQuantizeDescriptor descriptor,
+                                                                   const PlanPreference& preference, ElementKind input,
+                                                                   ElementKind output);
+}  // namespace detail
+
+template <class In, class Out>
+struct DynamicRangeQuantizeArgs {
+  TensorRef<In> input = {};
+  TensorMut<Out> output = {};
+  TensorMut<scale_t<In>> scale_out = {};
+  TensorMut<std::int32_t> zero_point_out = {};  // null: not wanted
+
+  detail::DynamicRangeQuantizeOperands operands() const { return {&input, &output, &scale_out, &zero_point_out}; }
+};
+
+// In is float, double, Half or BFloat16; Out is int8_t, uint8_t, Int4 or UInt4.
+template <class In, class Out>
+class DynamicRangeQuantizePlan : public detail::TypedPlan<AnyDynamicRangeQuantizePlan, DynamicRangeQuantizeDescriptor,
+                                                          DynamicRangeQuantizeArgs<In, Out>> {
+ public:
+  static Result<DynamicRangeQuantizePlan> select(const Stream& stream, const DynamicRangeQuantizeDescriptor& descriptor,
+                                                 const PlanPreference& preference = {}) {
+    auto plan = detail::select_dynamic_range(stream, descriptor, preference, kind_of<In>, kind_of<Out>);
+    if (!plan.ok()) return plan.status();
+    return DynamicRangeQuantizePlan(*plan);
+  }
+
+ private:
+  explicit DynamicRangeQuantizePlan(const AnyDynamicRangeQuantizePlan& plan)
+      : detail::TypedPlan<AnyDynamicRangeQuantizePlan, DynamicRangeQuantizeDescriptor,
+                          DynamicRangeQuantizeArgs<In, Out>>(plan) {}
+};
+
+}  // namespace kvant

@@ -1,0 +1,354 @@
+// Ranges, compiled once for each instruction set: a stretch of elements, or several lines side by side, through
+// accumulators of one block; then scales and zero points from the ranges. The formulas are in semantics/.
+//
+// A range does not care how often it sees an element. So a tail is the last whole block, which may overlap the one
+// before it.
+//
+// Infinities are looked for once, in the finished ranges: only a part that has some is read again, carefully.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "core/range_kernel.h"
+#include "cpu/fetch.h"
+#include "cpu/lanes/block.h"
+#include "kvant/element.h"
+#include "semantics/dynamic_range.h"
+
+namespace kvant::cpu {
+
+using detail::ElementwisePart;
+using detail::RangeJob;
+using detail::RangeKernel;
+using detail::RangeReport;
+using detail::RangeSlots;
+
+// ---- Accumulators ---------------------------------------------------------------------------------------------
+// Each takes blocks of 4 * kWidth elements and keeps a range for every place in the block. An instruction set may have
+// a better one for some element types: L::RangeBits.
+
+template <class L, class In, bool kCareful>
+struct WideRange {
+  using Range = semantics::Range<L>;
+  Range a, b, c, d;
+
+  static KVANT_INLINE WideRange empty() { return {Range::empty(), Range::empty(), Range::empty(), Range::empty()}; }
+  static KVANT_INLINE Range extend(const Range& r, typename L::F x) {
+    if constexpr (kCareful)
+      return r.with_finite(x);
+    else
+      return r.with(x);
+  }
+  KVANT_INLINE void add(const In* p) {
+    const auto x = L::template load<Order::natural>(p);
+    a = extend(a, x.a);
+    b = extend(b, x.b);
+    c = extend(c, x.c);
+    d = extend(d, x.d);
+  }
+  // The range for each place in a block.
+  KVANT_INLINE semantics::Quad<Range> places() const { return {a, b, c, d}; }
+  // The range of all.
+  KVANT_INLINE Range folded() const { return a.with(b).with(c.with(d)); }
+};
+
+template <class L, class In, bool kCareful>
+struct RangeAccumulator {
+  using Type = WideRange<L, In, kCareful>;
+};
+template <class L, class In>
+requires(sizeof(In) == 2 && L::kHasRangeBits) struct RangeAccumulator<L, In, false> {
+  using Type = typename L::template RangeBits<In>;
+};
+
+// ---- Slots ----------------------------------------------------------------------------------------------------
+
+template <class C>
+struct SlotArrays {
+  C* lo;
+  C* hi;
+  std::int64_t first;
+  std::int64_t count;
+
+  KVANT_INLINE explicit SlotArrays(const RangeSlots& s)
+      : lo(static_cast<C*>(s.lo)), hi(static_cast<C*>(s.hi)), first(s.first), count(s.count) {}
+  KVANT_INLINE void extend(std::int64_t parameter, C least, C greatest) const {
+    C& l = lo[parameter - first];
+    C& h = hi[parameter - first];
+    l = least < l ? least : l;
+    h = greatest > h ? greatest : h;
+  }
+};
+
+// Calls f(i, n) for vectors of slots: n is kWidth but for the last.
+template <class L, class Function>
+KVANT_INLINE void for_each_vector(std::int64_t count, const Function& f) {
+  for (std::int64_t i = 0; i < count; i += L::kWidth) f(i, count - i < L::kWidth ? count - i : L::kWidth);
+}
+
+// A vector of n unaligned numbers, filled up with the last; and back.
+template <class L>
+KVANT_INLINE typename L::F load_some(const void* p, std::int64_t n) {
+  using C = typename L::C;
+  if (n == L::kWidth) return L::get(static_cast<const C*>(p));
+  C copies[L::kWidth] = {};
+  for (std::int64_t i = 0; i < L::kWidth; ++i)
+    copies[i] = load_unaligned(static_cast<const C*>(p) + (i < n ? i : n - 1));
+  return L::get(copies);
+}
+template <class L>
+KVANT_INLINE void store_some(void* p, typename L::F x, std::int64_t n) {
+  using C = typename L::C;
+  if (n == L::kWidth) return L::put(static_cast<C*>(p), x);
+  C copies[L::kWidth];
+  L::put(copies, x);
+  for (std::int64_t i = 0; i < n; ++i) store_unaligned(static_cast<C*>(p) + i, copies[i]);
+}
+template <class L>
+KVANT_INLINE void store_some_int(std::int32_t* p, typename L::I x, std::int64_t n) {
+  if (n == L::kWidth) return L::put_int(p, x);
+  std::int32_t copies[L::kWidth];
+  L::put_int(copies, x);
+  for (std::int64_t i = 0; i < n; ++i) store_unaligned(p + i, copies[i]);
+}
+
+// ---- Along a stretch ------------------------------------------------------------------------------------------
+
+template <class L, class Accumulator, class In>
+KVANT_INLINE Accumulator accumulate_stretch(const In* p, std::int64_t n, std::int64_t fetch_ahead) {
+  constexpr std::int64_t kBlock = 4 * L::kWidth;
+  Accumulator all = Accumulator::empty();
+  if (n < kBlock) {
+    In copies[kBlock];
+    for (std::int64_t i = 0; i < kBlock; ++i) copies[i] = load_unaligned(p + (i < n ? i : 0));
+    all.add(copies);
+    return all;
+  }
+  std::int64_t i = 0;
+  for (; i + kBlock <= n; i += kBlock) {
+    if (fetch_ahead != 0) fetch_block<kBlock>(p + i, fetch_ahead);
+    all.add(p + i);
+  }
+  if (i < n) all.add(p + n - kBlock);
+  return all;
+}
+
+// Lines in runs. Whole short runs are folded together, a vector of them at a time.
+template <class L, class In, class Accumulator>
+KVANT_INLINE void find_in_runs(const RangeJob& job, const ElementwisePart& part,
+                               const SlotArrays<typename L::C>& slots) {
+  const std::int64_t run = job.runs->run;
+  for (std::int64_t line = part.first_line; line < part.end_line; ++line) {
+    const In* x = reinterpret_cast<const In*>(job.x + line * job.x_stride) + part.offset;
+    std::int64_t parameter = core::first_parameter(*job.runs, line);
+    std::int64_t left = run;
+    if (part.offset != 0) {
+      parameter += part.offset / run;
+      left -= part.offset % run;
+    }
+    for (std::int64_t n = part.count; n > 0;) {
+      if constexpr (L::kWidth > 1) {
+        if (left == run && n >= L::kWidth * run) {
+          semantics::Range<L> several[L::kWidth];
+          for (std::int64_t i = 0; i < L::kWidth; ++i)
+            several[i] = accumulate_stretch<L, Accumulator>(x + i * run, run, job.fetch_ahead).folded();
+          const semantics::Range<L> each = L::transpose_fold(several);
+          typename L::C* lo = slots.lo + (parameter - slots.first);
+          typename L::C* hi = slots.hi + (parameter - slots.first);
+          const semantics::Range<L> known{L::get(lo), L::get(hi)};
+          const semantics::Range<L> extended = known.with(each);
+          L::put(lo, extended.lo);
+          L::put(hi, extended.hi);
+          x += L::kWidth * run;
+          n -= L::kWidth * run;
+          parameter += L::kWidth;
+          continue;
+        }
+      }
+      const std::int64_t count = left < n ? left : n;
+      const semantics::Range<L> r = accumulate_stretch<L, Accumulator>(x, count, job.fetch_ahead).folded();
+      slots.extend(parameter, L::least(r.lo), L::greatest(r.hi));
+      x += count;
+      n -= count;
+      left = run, ++parameter;
+    }
+  }
+}
+
+// ---- Across lines ---------------------------------------------------------------------------------------------
+
+// One block of columns over a few lines, into the running ranges of its columns.
+template <class L, class Accumulator, class In>
+KVANT_INLINE void extend_columns(const In* x, std::int64_t stride, std::int64_t lines, std::int64_t fetch_ahead,
+                                 typename L::C* lo, typename L::C* hi) {
+  constexpr std::int64_t kBlock = 4 * L::kWidth;
+  Accumulator all = Accumulator::empty();
+  for (std::int64_t line = 0; line < lines; ++line) {
+    const In* p = reinterpret_cast<const In*>(reinterpret_cast<const std::byte*>(x) + line * stride);
+    if (fetch_ahead != 0) fetch_block<kBlock>(p, fetch_ahead);
+    all.add(p);
+  }
+  const auto places = all.places();
+  const auto extend = [&](const semantics::Range<L>& r, std::int64_t at) KVANT_INLINE_LAMBDA {
+    const semantics::Range<L> known{L::get(lo + at), L::get(hi + at)};
+    const semantics::Range<L> extended = known.with(r);
+    L::put(lo + at, extended.lo);
+    L::put(hi + at, extended.hi);
+  };
+  extend(places.a, 0);
+  extend(places.b, L::kWidth);
+  extend(places.c, 2 * L::kWidth);
+  extend(places.d, 3 * L::kWidth);
+}
+
+// Lines whose elements have ranges of their own. Eight lines that share them go side by side, so that the running
+// ranges are read and written once for all of them.
+template <class L, class In, class Accumulator>
+KVANT_INLINE void find_in_columns(const RangeJob& job, const ElementwisePart& part,
+                                  const SlotArrays<typename L::C>& slots) {
+  using C = typename L::C;
+  constexpr std::int64_t kBlock = 4 * L::kWidth;
+  constexpr std::int64_t kSideBySide = 8;
+  std::int64_t lines = 0;
+  for (std::int64_t line = part.first_line; line < part.end_line; line += lines) {
+    lines = core::lines_sharing_parameters(*job.runs, line);
+    if (lines > part.end_line - line) lines = part.end_line - line;
+    if (lines > kSideBySide) lines = kSideBySide;
+    const In* x = reinterpret_cast<const In*>(job.x + line * job.x_stride) + part.offset;
+    const std::int64_t at = core::first_parameter(*job.runs, line) + part.offset - slots.first;
+    C* lo = slots.lo + at;
+    C* hi = slots.hi + at;
+    const std::int64_t n = part.count;
+    if (n >= kBlock) {
+      std::int64_t i = 0;
+      for (; i + kBlock <= n; i += kBlock)
+        extend_columns<L, Accumulator>(x + i, job.x_stride, lines, job.fetch_ahead, lo + i, hi + i);
+      if (i < n)
+        extend_columns<L, Accumulator>(x + n - kBlock, job.x_stride, lines, 0, lo + n - kBlock, hi + n - kBlock);
+      continue;
+    }
+    C some_lo[kBlock], some_hi[kBlock];
+    for (std::int64_t i = 0; i < kBlock; ++i) some_lo[i] = lo[i < n ? i : 0], some_hi[i] = hi[i < n ? i : 0];
+    for (std::int64_t l = 0; l < lines; ++l) {
+      const In* p = reinterpret_cast<const In*>(reinterpret_cast<const std::byte*>(x) + l * job.x_stride);
+      In copies[kBlock];
+      for (std::int64_t i = 0; i < kBlock; ++i) copies[i] = load_unaligned(p + (i < n ? i : 0));
+      extend_columns<L, Accumulator>(copies, 0, 1, 0, some_lo, some_hi);
+    }
+    for (std::int64_t i = 0; i < n; ++i) lo[i] = some_lo[i], hi[i] = some_hi[i];
+  }
+}
+
+// ---- Kernels --------------------------------------------------------------------------------------------------
+
+template <class L>
+KVANT_INLINE void clear(const SlotArrays<typename L::C>& slots) {
+  const auto none = semantics::Range<L>::empty();
+  for_each_vector<L>(slots.count, [&](std::int64_t i, std::int64_t n) KVANT_INLINE_LAMBDA {
+    store_some<L>(slots.lo + i, none.lo, n);
+    store_some<L>(slots.hi + i, none.hi, n);
+  });
+}
+
+template <class L>
+KVANT_INLINE bool all_finite(const SlotArrays<typename L::C>& slots) {
+  bool finite = true;
+  for_each_vector<L>(slots.count, [&](std::int64_t i, std::int64_t n) KVANT_INLINE_LAMBDA {
+    const semantics::Range<L> r{load_some<L>(slots.lo + i, n), load_some<L>(slots.hi + i, n)};
+    finite = finite && L::all(r.finite());
+  });
+  return finite;
+}
+
+template <class L, class In, bool kCareful>
+KVANT_INLINE void find_with(const RangeJob& job, const ElementwisePart& part, const SlotArrays<typename L::C>& slots) {
+  using Accumulator = typename RangeAccumulator<L, In, kCareful>::Type;
+  clear<L>(slots);
+  if (job.runs->run == 1)
+    find_in_columns<L, In, Accumulator>(job, part, slots);
+  else
+    find_in_runs<L, In, Accumulator>(job, part, slots);
+}
+
+template <class L, class In>
+void find_ranges(const RangeJob& job, const ElementwisePart& part, const RangeSlots& range_slots) {
+  const SlotArrays<typename L::C> slots(range_slots);
+  find_with<L, In, false>(job, part, slots);
+  if (!all_finite<L>(slots)) find_with<L, In, true>(job, part, slots);
+}
+
+template <class L>
+void merge_ranges(const RangeSlots& range_slots, const void* lo, const void* hi) {
+  using C = typename L::C;
+  const SlotArrays<C> slots(range_slots);
+  for_each_vector<L>(slots.count, [&](std::int64_t i, std::int64_t n) KVANT_INLINE_LAMBDA {
+    const semantics::Range<L> known{load_some<L>(slots.lo + i, n), load_some<L>(slots.hi + i, n)};
+    const semantics::Range<L> other{load_some<L>(static_cast<const C*>(lo) + i, n),
+                                    load_some<L>(static_cast<const C*>(hi) + i, n)};
+    const semantics::Range<L> merged = known.with(other);
+    store_some<L>(slots.lo + i, merged.lo, n);
+    store_some<L>(slots.hi + i, merged.hi, n);
+  });
+}
+
+template <class L>
+void find_parameters(const semantics::RangeRules& rules, const RangeSlots& range_slots, std::byte* scale,
+                     std::byte* zero_point) {
+  using C = typename L::C;
+  const SlotArrays<C> slots(range_slots);
+  C* scales = reinterpret_cast<C*>(scale) + slots.first;
+  for_each_vector<L>(slots.count, [&](std::int64_t i, std::int64_t n) KVANT_INLINE_LAMBDA {
+    const semantics::Range<L> r{load_some<L>(slots.lo + i, n), load_some<L>(slots.hi + i, n)};
+    const auto p = semantics::parameters_of_range<L>(r, rules);
+    store_some<L>(scales + i, p.scale, n);
+    if (zero_point != nullptr)
+      store_some_int<L>(reinterpret_cast<std::int32_t*>(zero_point) + slots.first + i, p.zero_point, n);
+  });
+}
+
+template <class L>
+void report_ranges(const RangeReport& report, const RangeSlots& range_slots) {
+  using C = typename L::C;
+  using Range = semantics::Range<L>;
+  const SlotArrays<C> slots(range_slots);
+  const auto at = [&](std::byte* p, std::int64_t i)
+                      KVANT_INLINE_LAMBDA { return reinterpret_cast<C*>(p) + slots.first + i; };
+  for_each_vector<L>(slots.count, [&](std::int64_t i, std::int64_t n) KVANT_INLINE_LAMBDA {
+    Range r{load_some<L>(slots.lo + i, n), load_some<L>(slots.hi + i, n)};
+    auto magnitude = semantics::largest_magnitude<L>(r);
+    if (report.accumulate) {  // with the old value first, so that a NaN in it loses
+      if (report.min != nullptr) r.lo = L::min(load_some<L>(at(report.min, i), n), r.lo);
+      if (report.max != nullptr) r.hi = L::max(load_some<L>(at(report.max, i), n), r.hi);
+      if (report.max_abs != nullptr) magnitude = L::max(load_some<L>(at(report.max_abs, i), n), magnitude);
+    }
+    if (report.min != nullptr) store_some<L>(at(report.min, i), semantics::positive_zero<L>(r.lo), n);
+    if (report.max != nullptr) store_some<L>(at(report.max, i), semantics::positive_zero<L>(r.hi), n);
+    if (report.max_abs != nullptr) store_some<L>(at(report.max_abs, i), semantics::positive_zero<L>(magnitude), n);
+  });
+}
+
+// ---- The table ------------------------------------------------------------------------------------------------
+
+template <class Isa, class In>
+constexpr RangeKernel range_kernel(ArchSku arch) {
+  using C = compute_t<In>;
+  using L = typename Isa::template Lanes<C>;
+  KernelSku sku;
+  sku.op = QuantizeKind::range;
+  sku.element = kind_of<In>;
+  sku.aux_element = kind_of<C>;
+  sku.arch = arch;
+  sku.precision_guarantee = detail::bit_stable_guarantee<C>();
+  return {sku, &find_ranges<L, In>, &merge_ranges<L>, &find_parameters<L>, &report_ranges<L>};
+}
+
+template <class Isa>
+constexpr auto make_range_kernels(ArchSku arch) {
+  return std::array<RangeKernel, 4>{range_kernel<Isa, float>(arch), range_kernel<Isa, double>(arch),
+                                    range_kernel<Isa, Half>(arch), range_kernel<Isa, BFloat16>(arch)};
+}
+
+}  // namespace kvant::cpu

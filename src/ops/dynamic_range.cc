@@ -1,0 +1,204 @@
+// The front desk of dynamic-range quantization: ranges by a range kernel, codes by an element-wise kernel that reads
+// the scales the first one wrote.
+#include "kvant/dynamic_range.h"
+
+#include <string>
+#include <utility>
+
+#include "core/elementwise_kernel.h"
+#include "core/range_kernel.h"
+#include "core/refuse.h"
+#include "ops/code_range.h"
+#include "ops/elementwise_launch.h"
+#include "ops/partition.h"
+#include "ops/preference.h"
+#include "ops/registry.h"
+#include "ops/segments.h"
+#include "ops/views.h"
+
+namespace kvant {
+
+struct AnyDynamicRangeQuantizePlan::Impl {
+  DynamicRangeQuantizeDescriptor descriptor;
+  ElementKind input;
+  ElementKind output;
+  Numerics numerics;
+  semantics::RangeRules rules;
+  const detail::RangeKernel* range_kernel;
+  const detail::ElementwiseKernel* quantize_kernel;
+  ops::SegmentedTensor segments;
+};
+
+namespace {
+
+using core::invalid_problem;
+using core::unsupported;
+
+std::string label(const DynamicRangeQuantizeDescriptor& d) {
+  return fmt::format("dynamic_range_quantize_per_{}", name(d.scope.kind()));
+}
+
+// Ranges become parameters, and the codes of a cell are made while it is hot.
+struct Quantizer {
+  const detail::RangeKernel* range_kernel;
+  const detail::ElementwiseKernel* quantize_kernel;
+  const semantics::RangeRules* rules;
+  const detail::ElementwiseJob* job;
+  std::byte* scale;
+  std::byte* zero_point;
+
+  void finished(const detail::RangeSlots& slots) const { range_kernel->parameters(*rules, slots, scale, zero_point); }
+  void hot(const detail::ElementwisePart& part) const { quantize_kernel->run(*job, part); }
+};
+
+}  // namespace
+
+AnyDynamicRangeQuantizePlan::AnyDynamicRangeQuantizePlan(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
+Result<AnyDynamicRangeQuantizePlan> AnyDynamicRangeQuantizePlan::select(const Stream& stream,
+                                                                        const DynamicRangeQuantizeDescriptor& d,
+                                                                        const PlanPreference& preference) {
+  const auto who = [&] { return label(d); };
+  const auto isa = ops::requested_isa(who(), stream, preference);
+  if (!isa.ok()) return isa.status();
+  if (!d.input) return invalid_problem("{}: the descriptor does not name the input element", who());
+  if (!d.output) return invalid_problem("{}: the descriptor does not name the output element", who());
+  if (!is_float(*d.input))
+    return unsupported("{}: input element {} must be one of f32, f64, f16, bf16", who(), name(*d.input));
+  if (!is_code(*d.output))
+    return unsupported("{}: output element {} must be one of s8, u8, s4, u4", who(), name(*d.output));
+  const auto parameters = ops::checked_parameter_shape(who, d.shape, d.scope);
+  if (!parameters.ok()) return parameters.status();
+  const CodeRange limits = code_range(*d.output);
+  const auto range =
+      ops::checked_code_range(who, d.q_min, d.q_max, limits, limits, fmt::format("of {}", name(*d.output)));
+  if (!range.ok()) return range.status();
+  const bool symmetric = d.mode == DynamicRangeMode::symmetric;
+  if (symmetric && range->max <= 0)
+    return invalid_problem("{}: symmetric mode divides by q_max, which is {} and must be positive", who(), range->max);
+  if (!symmetric && range->min == range->max)
+    return invalid_problem("{}: asymmetric mode needs q_min below q_max, both are {}", who(), range->min);
+
+  const detail::RangeKernel* range_kernel = ops::find_range_kernel(*d.input, *isa);
+  const detail::ElementwiseKernel* quantize_kernel =
+      ops::find_elementwise_kernel(QuantizeKind::quantize, *d.input, *d.output, *isa);
+  if (range_kernel == nullptr || quantize_kernel == nullptr)
+    return unsupported("{}: no kernel for {} to {}", who(), name(*d.input), name(*d.output));
+  return AnyDynamicRangeQuantizePlan(std::make_shared<const Impl>(
+      Impl{d,
+           *d.input,
+           *d.output,
+           preference.numerics,
+           {.symmetric = symmetric, .include_zero = d.include_zero, .q_min = range->min, .q_max = range->max},
+           range_kernel,
+           quantize_kernel,
+           ops::segment_tensor(d.shape, d.scope, *parameters, *d.input, *d.output)}));
+}
+
+std::size_t AnyDynamicRangeQuantizePlan::workspace_size() const {
+  return impl_->segments.workspace_bytes(static_cast<std::size_t>(row_bytes(scale_kind(impl_->input), 1)));
+}
+
+KernelSku AnyDynamicRangeQuantizePlan::sku() const {
+  KernelSku sku = impl_->quantize_kernel->sku;
+  sku.op = QuantizeKind::dynamic_range_quantize;
+  return sku;
+}
+
+const DynamicRangeQuantizeDescriptor& AnyDynamicRangeQuantizePlan::descriptor() const { return impl_->descriptor; }
+
+Status AnyDynamicRangeQuantizePlan::can_implement(const detail::DynamicRangeQuantizeOperands& o) const {
+  const DynamicRangeQuantizeDescriptor& d = impl_->descriptor;
+  const ops::SegmentedTensor& segments = impl_->segments;
+  const auto who = [&] { return label(d); };
+  if (Status s = ops::check_view(who, "input", *o.input, impl_->input, d.shape, segments.rows); !s.ok()) return s;
+  if (Status s = ops::check_view(who, "output", *o.output, impl_->output, d.shape, segments.rows); !s.ok()) return s;
+  const std::int64_t count = segments.dense.parameters;
+  const ops::ParameterShape wanted{segments.parameter_shape, count, d.scope.kind()};
+  const ElementKind scale_type = scale_kind(impl_->input);
+  const AnyMut& scale = *o.scale_out;
+  const AnyMut& zero_point = *o.zero_point_out;
+  if (Status s = ops::check_parameters(who, "scale_out", scale.kind, scale.shape, scale.row_stride, scale.data,
+                                       scale_type, wanted, true);
+      !s.ok())
+    return s;
+  const bool has_zero_point = zero_point.data != nullptr || d.mode == DynamicRangeMode::asymmetric;
+  if (has_zero_point)
+    if (Status s = ops::check_parameters(who, "zero_point_out", zero_point.kind, zero_point.shape,
+                                         zero_point.row_stride, zero_point.data, ElementKind::s32, wanted, true);
+        !s.ok())
+      return s;
+
+  const ops::Extent read = ops::extent(*o.input, segments.rows);
+  const ops::Extent codes = ops::extent(*o.output, segments.rows);
+  const std::int64_t scale_bytes = row_bytes(scale_type, count);
+  const std::int64_t zero_point_bytes = has_zero_point ? row_bytes(ElementKind::s32, count) : 0;
+  const ops::Extent scales(scale.data, 1, scale_bytes, scale_bytes);
+  const ops::Extent zero_points(zero_point.data, 1, zero_point_bytes, zero_point_bytes);
+  const auto refuse = [&](const char* a, const char* b) { return invalid_problem("{}: {} overlaps {}", who(), a, b); };
+  if (ops::overlap(codes, read)) return refuse("output", "input");
+  if (ops::overlap(scales, read)) return refuse("scale_out", "input");
+  if (ops::overlap(scales, codes)) return refuse("scale_out", "output");
+  if (ops::overlap(zero_points, read)) return refuse("zero_point_out", "input");
+  if (ops::overlap(zero_points, codes)) return refuse("zero_point_out", "output");
+  if (ops::overlap(zero_points, scales)) return refuse("zero_point_out", "scale_out");
+  return {};
+}
+
+Status AnyDynamicRangeQuantizePlan::run(const Stream& stream, Workspace workspace,
+                                        const detail::DynamicRangeQuantizeOperands& o) const {
+  if (!stream.status().ok()) return stream.status();
+  if (Status status = can_implement(o); !status.ok()) return status;
+  const Impl& plan = *impl_;
+  const auto who = [&] { return label(plan.descriptor); };
+  if (Status status = ops::check_workspace(who, workspace, workspace_size()); !status.ok()) return status;
+
+  const bool gaps = ops::has_gaps(*o.input) || ops::has_gaps(*o.output);
+  const ops::Segments& segments = gaps ? plan.segments.with_gaps : plan.segments.dense;
+  const bool large = row_bytes(plan.output, segments.elements) >= ops::kStreamBytes;
+  const detail::RangeJob range_job = ops::range_job(segments, *o.input, large);
+  const detail::ElementwiseJob job{
+      .x = range_job.x,
+      .dy = nullptr,
+      .out = static_cast<std::byte*>(o.output->data),
+      .x_stride = range_job.x_stride,
+      .dy_stride = 0,
+      .out_stride = ops::line_stride(segments.runs, *o.output),
+      .scale = static_cast<const std::byte*>(o.scale_out->data),
+      .zero_point = static_cast<const std::byte*>(o.zero_point_out->data),
+      .common_zero_point = 0,
+      .q_min = plan.rules.q_min,
+      .q_max = plan.rules.q_max,
+      .numerics = plan.numerics,
+      .stream = large,
+      .fetch_ahead = 0,
+      .runs = &segments.runs,
+  };
+  const Quantizer quantizer{plan.range_kernel,
+                            plan.quantize_kernel,
+                            &plan.rules,
+                            &job,
+                            static_cast<std::byte*>(o.scale_out->data),
+                            static_cast<std::byte*>(o.zero_point_out->data)};
+  const auto compute_bytes = static_cast<std::size_t>(row_bytes(scale_kind(plan.input), 1));
+  if (Status s = ops::SegmentVisit(segments, *plan.range_kernel, range_job, compute_bytes, workspace.data, quantizer)
+                     .run(stream);
+      !s.ok())
+    return s;
+  if (segments.cells.count != 0 || segments.elements == 0) return {};
+  return ops::launch(stream, *plan.quantize_kernel, job, segments.elements);
+}
+
+Result<AnyDynamicRangeQuantizePlan> detail::select_dynamic_range(const Stream& stream, DynamicRangeQuantizeDescriptor d,
+                                                                 const PlanPreference& preference, ElementKind input,
+                                                                 ElementKind output) {
+  if (!stream.status().ok()) return stream.status();
+  if (d.input.value_or(input) != input || d.output.value_or(output) != output)
+    return unsupported("{}: the descriptor names {} to {}, the plan's types are {} to {}", label(d),
+                       name(d.input.value_or(input)), name(d.output.value_or(output)), name(input), name(output));
+  d.input = input;
+  d.output = output;
+  return AnyDynamicRangeQuantizePlan::select(stream, d, preference);
+}
+
+}  // namespace kvant

@@ -1,0 +1,64 @@
+#include "ops/registry.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "cpu/features.h"
+
+namespace kvant::ops {
+namespace {
+
+// The lists of all instruction sets one after the other, best first.
+template <class Kernel, class... List>
+std::vector<const Kernel*> collect(const List&... lists) {
+  std::vector<const Kernel*> all;
+  const auto append = [&all](const auto& list) {
+    for (std::size_t i = 0; i < list.count; ++i) all.push_back(list.first + i);
+  };
+  (append(lists), ...);
+  return all;
+}
+
+bool serves(const KernelSku& sku, std::optional<ArchSku> isa) {
+  return isa ? sku.arch == *isa : cpu::can_run(sku.arch);
+}
+
+template <class Kernel, class Predicate>
+const Kernel* first_that(std::span<const Kernel* const> kernels, const Predicate& predicate) {
+  const auto found = std::find_if(kernels.begin(), kernels.end(), predicate);
+  return found == kernels.end() ? nullptr : *found;
+}
+
+}  // namespace
+
+std::span<const detail::ElementwiseKernel* const> elementwise_kernels() {
+  static const std::vector<const detail::ElementwiseKernel*> all = collect<detail::ElementwiseKernel>(
+#if defined(KVANT_HAS_AVX2)
+      cpu::elementwise_kernels_avx2(),
+#endif
+      cpu::elementwise_kernels_scalar());
+  return all;
+}
+
+std::span<const detail::RangeKernel* const> range_kernels() {
+  static const std::vector<const detail::RangeKernel*> all = collect<detail::RangeKernel>(
+#if defined(KVANT_HAS_AVX2)
+      cpu::range_kernels_avx2(),
+#endif
+      cpu::range_kernels_scalar());
+  return all;
+}
+
+const detail::ElementwiseKernel* find_elementwise_kernel(QuantizeKind op, ElementKind element, ElementKind aux_element,
+                                                         std::optional<ArchSku> isa) {
+  return first_that(elementwise_kernels(), [&](const detail::ElementwiseKernel* k) {
+    return k->sku.op == op && k->sku.element == element && k->sku.aux_element == aux_element && serves(k->sku, isa);
+  });
+}
+
+const detail::RangeKernel* find_range_kernel(ElementKind element, std::optional<ArchSku> isa) {
+  return first_that(range_kernels(),
+                    [&](const detail::RangeKernel* k) { return k->sku.element == element && serves(k->sku, isa); });
+}
+
+}  // namespace kvant::ops

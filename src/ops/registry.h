@@ -1,0 +1,23 @@
+// Every kernel of this build, in the order of preference: select() takes the first that serves the problem and the
+// machine. Tests and benchmarks walk the same lists, so a new kernel is covered without being named.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "core/elementwise_kernel.h"
+#include "core/range_kernel.h"
+#include "kvant/export.h"
+
+namespace kvant::ops {
+
+KVANT_API std::span<const detail::ElementwiseKernel* const> elementwise_kernels();
+KVANT_API std::span<const detail::RangeKernel* const> range_kernels();
+
+// The kernel for an operator and its element kinds, on the instruction set asked for or on the best that this machine
+// runs. Null if there is none.
+const detail::ElementwiseKernel* find_elementwise_kernel(QuantizeKind op, ElementKind element, ElementKind aux_element,
+                                                         std::optional<ArchSku> isa);
+const detail::RangeKernel* find_range_kernel(ElementKind element, std::optional<ArchSku> isa);
+
+}  // namespace kvant::ops

@@ -1,0 +1,235 @@
+// The formulas of include/kvant/range.h and dynamic_range.h once more: one element at a time, straight from the
+// headers, sharing no code with the library. Slow, and meant to be read beside them.
+//
+// Nothing here adds to a rounded product, so a compiler that contracts a * b + c into one rounding changes no bit.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cfloat>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "kvant/dynamic_range.h"
+#include "kvant/element.h"
+#include "kvant/granularity.h"
+#include "kvant/tensor.h"
+
+namespace kvant::tests {
+
+static_assert(FLT_EVAL_METHOD == 0, "float arithmetic must be rounded to float at every step");
+
+// ---- granularity.h: which elements form a segment ----
+
+inline int axis_from_start(const Shape& shape, const Granularity& scope) {
+  return scope.axis() < 0 ? scope.axis() + shape.rank() : scope.axis();
+}
+
+inline std::int64_t groups_along(std::int64_t size, std::int64_t group) { return size / group + (size % group != 0); }
+
+inline std::int64_t element_total(const Shape& shape) {
+  std::int64_t total = 1;
+  for (int i = 0; i < shape.rank(); ++i) total *= shape[i];
+  return total;
+}
+
+inline std::int64_t segment_total(const Shape& shape, const Granularity& scope) {
+  std::int64_t total = 1;
+  switch (scope.kind()) {
+    case GranularityKind::tensor: break;
+    case GranularityKind::channel: total = shape[axis_from_start(shape, scope)]; break;
+    case GranularityKind::token:
+      for (int i = 0; i + 1 < shape.rank(); ++i) total *= shape[i];
+      break;
+    case GranularityKind::group:
+      for (int i = 0; i < shape.rank(); ++i)
+        total *= i == axis_from_start(shape, scope) ? groups_along(shape[i], scope.group_size()) : shape[i];
+      break;
+  }
+  return total;
+}
+
+using MultiIndex = std::array<std::int64_t, kMaxRank>;
+
+inline std::int64_t segment_at(const Shape& shape, const Granularity& scope, const MultiIndex& at) {
+  const int axis = axis_from_start(shape, scope);
+  std::int64_t segment = 0;
+  switch (scope.kind()) {
+    case GranularityKind::tensor: break;
+    case GranularityKind::channel: segment = at[static_cast<std::size_t>(axis)]; break;
+    case GranularityKind::token:
+      for (int i = 0; i + 1 < shape.rank(); ++i) segment = segment * shape[i] + at[static_cast<std::size_t>(i)];
+      break;
+    case GranularityKind::group:
+      for (int i = 0; i < shape.rank(); ++i) {
+        const std::int64_t index = at[static_cast<std::size_t>(i)];
+        segment = i == axis ? segment * groups_along(shape[i], scope.group_size()) + index / scope.group_size()
+                            : segment * shape[i] + index;
+      }
+      break;
+  }
+  return segment;
+}
+
+// The segment of every element, in row-major order.
+inline std::vector<std::int64_t> segments_of(const Shape& shape, const Granularity& scope) {
+  std::vector<std::int64_t> segments(static_cast<std::size_t>(element_total(shape)));
+  MultiIndex at = {};
+  for (std::int64_t& segment : segments) {
+    segment = segment_at(shape, scope, at);
+    for (int i = shape.rank(); i-- > 0;) {
+      if (++at[static_cast<std::size_t>(i)] < shape[i]) break;
+      at[static_cast<std::size_t>(i)] = 0;
+    }
+  }
+  return segments;
+}
+
+// ---- range.h ----
+
+// Of the finite values. doubles hold every value of every kind, so nothing is rounded here.
+struct SegmentRange {
+  double min = std::numeric_limits<double>::infinity();
+  double max = -std::numeric_limits<double>::infinity();
+
+  bool empty() const { return min > max; }
+  double max_abs() const { return empty() ? 0.0 : std::max(-min, max); }
+  void add(double x) {
+    if (!std::isfinite(x)) return;
+    const double positive_zero = x == 0.0 ? 0.0 : x;
+    min = std::min(min, positive_zero);
+    max = std::max(max, positive_zero);
+  }
+};
+
+inline std::vector<SegmentRange> reference_ranges(const Shape& shape, const Granularity& scope,
+                                                  std::span<const double> values) {
+  std::vector<SegmentRange> ranges(static_cast<std::size_t>(segment_total(shape, scope)));
+  const std::vector<std::int64_t> segments = segments_of(shape, scope);
+  for (std::size_t i = 0; i < values.size(); ++i) ranges[static_cast<std::size_t>(segments[i])].add(values[i]);
+  return ranges;
+}
+
+// ---- dynamic_range.h ----
+
+struct QuantizationRules {
+  DynamicRangeMode mode = DynamicRangeMode::symmetric;
+  bool include_zero = false;
+  std::int32_t q_min = -128;
+  std::int32_t q_max = 127;
+
+  std::int32_t clamp(std::int32_t q) const { return q < q_min ? q_min : q > q_max ? q_max : q; }
+};
+
+struct SegmentParameters {
+  double scale = 0;  // of f32, f16 and bf16 a number that f32 holds
+  std::int32_t zero_point = 0;
+};
+
+// C is what the kind computes in.
+template <class C>
+SegmentParameters parameters_in(const SegmentRange& range, const QuantizationRules& rules) {
+  constexpr C kLargest = std::numeric_limits<C>::max(), kSmallestNormal = std::numeric_limits<C>::min();
+  // A segment without finite values counts as all zero.
+  C min = range.empty() ? C(0) : static_cast<C>(range.min);
+  C max = range.empty() ? C(0) : static_cast<C>(range.max);
+
+  if (rules.mode == DynamicRangeMode::symmetric) {
+    const C max_abs = std::max(-min, max);
+    if (max_abs == 0) return {1, 0};
+    const C scale = max_abs / static_cast<C>(rules.q_max);
+    return {static_cast<double>(std::max(scale, kSmallestNormal)), 0};
+  }
+
+  if (rules.include_zero) {
+    min = std::min(min, C(0));
+    max = std::max(max, C(0));
+  }
+  const C max_abs = std::max(std::fabs(min), std::fabs(max));
+  if (max_abs == 0) return {1, rules.clamp(0)};
+
+  const C steps = static_cast<C>(rules.q_max - rules.q_min);
+  const C extent = max - min;
+  C scale = extent / steps;
+  if (min == max) {
+    scale = max_abs;
+  } else if (std::isinf(extent)) {
+    const C half = (max / 2 - min / 2) / steps;
+    scale = half > kLargest / 2 ? kLargest : 2 * half;
+  }
+  scale = std::max(scale, max_abs / C(4194304));
+  scale = std::max(scale, kSmallestNormal);
+
+  const C steps_to_min = std::nearbyint(min / scale);
+  const std::int32_t zero_point = rules.q_min - static_cast<std::int32_t>(steps_to_min);
+  return {static_cast<double>(scale), rules.include_zero ? rules.clamp(zero_point) : zero_point};
+}
+
+inline SegmentParameters reference_parameters(const SegmentRange& range, const QuantizationRules& rules,
+                                              ElementKind input) {
+  return input == ElementKind::f64 ? parameters_in<double>(range, rules) : parameters_in<float>(range, rules);
+}
+
+// rne(x / scale) + zero_point without the clamp; NaN for NaN. Exact wherever the clamp would leave it alone.
+inline double unclamped_code(double x, const SegmentParameters& p, ElementKind input) {
+  const double steps = input == ElementKind::f64
+                           ? std::nearbyint(x / p.scale)
+                           : static_cast<double>(std::nearbyint(static_cast<float>(x) / static_cast<float>(p.scale)));
+  return steps + p.zero_point;
+}
+
+inline std::int32_t reference_code(double x, const SegmentParameters& p, const QuantizationRules& rules,
+                                   ElementKind input) {
+  const double code = unclamped_code(x, p, input);
+  if (std::isnan(code)) return rules.clamp(p.zero_point);
+  if (code <= rules.q_min) return rules.q_min;
+  if (code >= rules.q_max) return rules.q_max;
+  return static_cast<std::int32_t>(code);
+}
+
+struct DynamicRangeReference {
+  std::vector<std::int64_t> segment;          // of every element
+  std::vector<SegmentRange> range;            // of every segment
+  std::vector<SegmentParameters> parameters;  // of every segment
+  std::vector<std::int32_t> code;             // of every element
+};
+
+// `values` as the input kind holds them.
+inline DynamicRangeReference dynamic_range_reference(const Shape& shape, const Granularity& scope,
+                                                     const QuantizationRules& rules, ElementKind input,
+                                                     std::span<const double> values) {
+  DynamicRangeReference reference;
+  reference.segment = segments_of(shape, scope);
+  reference.range = reference_ranges(shape, scope, values);
+  for (const SegmentRange& range : reference.range)
+    reference.parameters.push_back(reference_parameters(range, rules, input));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    reference.code.push_back(
+        reference_code(values[i], reference.parameters[static_cast<std::size_t>(reference.segment[i])], rules, input));
+  return reference;
+}
+
+// ---- element.h: codes as a dense tensor stores them ----
+
+inline std::vector<std::byte> stored_codes(std::span<const std::int32_t> codes, ElementKind output,
+                                           const Shape& shape) {
+  std::vector<std::byte> bytes;
+  if (!is_packed(output)) {
+    for (const std::int32_t code : codes) bytes.push_back(static_cast<std::byte>(code & 0xFF));
+    return bytes;
+  }
+  const auto row = static_cast<std::size_t>(shape.rank() == 0 ? 1 : shape[shape.rank() - 1]);
+  for (std::size_t first = 0; first < codes.size(); first += row)
+    for (std::size_t i = 0; i < row; i += 2) {
+      const std::int32_t low = codes[first + i] & 0xF;
+      const std::int32_t high = i + 1 < row ? codes[first + i + 1] & 0xF : 0;
+      bytes.push_back(static_cast<std::byte>(low | high << 4));
+    }
+  return bytes;
+}
+
+}  // namespace kvant::tests
