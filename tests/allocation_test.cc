@@ -4,9 +4,11 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <string>
 #include <vector>
 
 #include "kvant/export.h"
+#include "tests/dynamic_range_case.h"
 #include "tests/elementwise_case.h"
 
 namespace {
@@ -55,12 +57,36 @@ TEST(Allocation, IsCounted) {
   EXPECT_GT(g_allocations, before);
 }
 
-TEST(Allocation, DoesNotHappenInRun) {
-  if (!KVANT_COUNTS_MALLOC) GTEST_SKIP() << "a sanitizer owns the allocator";
+// Runs something many times; it says whether it succeeded.
+template <class Run>
+void expect_no_allocation(const Stream& stream, const std::string& about, const Run& run) {
+  // oneTBB keeps the tasks it once made: after a few runs none is new.
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(run()) << about;
+  // A worker that wakes late may still make its first task; two quiet runs out of many are proof enough that run()
+  // itself does not allocate.
+  int quiet = 0;
+  for (int i = 0; i < 50 && quiet < 2; ++i) {
+    const std::int64_t before = g_allocations;
+    const bool ok = run();
+    quiet += g_allocations == before ? 1 : 0;
+    ASSERT_TRUE(ok) << about;
+    if (stream.threads() == 1) {
+      ASSERT_EQ(quiet, i + 1) << "one thread, nothing else that could allocate: " << about;
+    }
+  }
+  ASSERT_EQ(quiet, 2) << about << " threads " << stream.threads();
+}
+
+std::vector<Stream> streams() {
   const Executor host{.threads = 4, .parallel_for = [](std::int64_t parts, const Task& task) {
                         for (std::int64_t i = 0; i < parts; ++i) task(i);
                       }};
-  for (const Stream& stream : {Stream::cpu(1), Stream::cpu(2), Stream::cpu(host)})
+  return {Stream::cpu(1), Stream::cpu(2), Stream::cpu(host)};
+}
+
+TEST(Allocation, DoesNotHappenInRun) {
+  if (!KVANT_COUNTS_MALLOC) GTEST_SKIP() << "a sanitizer owns the allocator";
+  for (const Stream& stream : streams())
     for (const Shape& shape : {Shape{3, 77}, Shape{512, 1024}})
       for (const QuantizeKind op :
            {QuantizeKind::quantize, QuantizeKind::dequantize, QuantizeKind::fake_quantize,
@@ -73,22 +99,44 @@ TEST(Allocation, DoesNotHappenInRun) {
             const auto plan = ElementwisePlan::select(stream, c.descriptor);
             ASSERT_TRUE(plan.ok());
             const ElementwiseArgs args = c.args(c.input.data(), c.gradient.data(), out.data());
-            // oneTBB keeps the tasks it once made: after a few runs none is new.
-            for (int i = 0; i < 20; ++i) ASSERT_TRUE(plan->run(stream, {}, args).ok());
-            // A worker that wakes late may still make its first task; two quiet runs out of many are proof enough that
-            // run() itself does not allocate.
-            int quiet = 0;
-            for (int i = 0; i < 50 && quiet < 2; ++i) {
-              const std::int64_t before = g_allocations;
-              const bool ok = plan->run(stream, {}, args).ok();
-              quiet += g_allocations == before ? 1 : 0;
-              ASSERT_TRUE(ok);
-              if (stream.threads() == 1) {
-                ASSERT_EQ(quiet, i + 1) << "one thread, nothing else that could allocate: " << c.describe_case();
-              }
-            }
-            ASSERT_EQ(quiet, 2) << c.describe_case() << " threads " << stream.threads();
+            expect_no_allocation(stream, c.describe_case(), [&] { return plan->run(stream, {}, args).ok(); });
+            if (HasFatalFailure()) return;
           }
+}
+
+// Shapes whose segments fit the caches, and shapes whose ranges are found in parts.
+TEST(Allocation, DoesNotHappenInRunOfDynamicRanges) {
+  if (!KVANT_COUNTS_MALLOC) GTEST_SKIP() << "a sanitizer owns the allocator";
+  for (const Stream& stream : streams())
+    for (const Shape& shape : {Shape{3, 77}, Shape{512, 1024}, Shape{1, 600000}})
+      for (const Granularity& g : {Granularity::per_tensor(), Granularity::per_channel(1), Granularity::per_token(),
+                                   Granularity::per_group(1, 32), Granularity::per_group(0, 2)}) {
+        const DynamicRangeCase c({.shape = shape,
+                                  .scope = g,
+                                  .mode = DynamicRangeMode::asymmetric,
+                                  .input = ElementKind::f16,
+                                  .output = ElementKind::u4},
+                                 Data::one_odd, 1);
+        const auto quantize = AnyDynamicRangeQuantizePlan::select(stream, c.descriptor);
+        ASSERT_TRUE(quantize.ok()) << quantize.status().message();
+        DynamicRangeResult result = c.room();
+        const AnyDynamicRangeQuantizeArgs args = c.args(result);
+        std::vector<std::byte> scratch(quantize->workspace_size());
+        expect_no_allocation(stream, c.text(), [&] {
+          return quantize->run(stream, {scratch.data(), scratch.size()}, args).ok();
+        });
+
+        const auto range = AnyRangePlan::select(stream, {.shape = shape, .scope = g, .input = ElementKind::f16});
+        ASSERT_TRUE(range.ok()) << range.status().message();
+        std::vector<float> max_abs(c.segments());
+        scratch.resize(range->workspace_size());
+        const AnyRangeArgs range_args{.input = args.input,
+                                      .max_abs_out = {max_abs.data(), ElementKind::f32, c.parameters(), 0}};
+        expect_no_allocation(stream, "range of " + c.text(), [&] {
+          return range->run(stream, {scratch.data(), scratch.size()}, range_args).ok();
+        });
+        if (HasFatalFailure()) return;
+      }
 }
 
 }  // namespace

@@ -53,6 +53,7 @@ enum class Data {
   negative,
   specials,  // every seventh
   one_odd,   // one in five hundred
+  any_bits,  // whatever the type can hold, NaNs with a sign and signalling ones among it
 };
 
 inline double drawn_value(Data data, ElementKind kind, std::mt19937& random) {
@@ -74,9 +75,25 @@ inline std::vector<std::byte> draw(Data data, ElementKind kind, std::int64_t cou
   const std::size_t width = width_of(kind);
   std::vector<std::byte> bytes(static_cast<std::size_t>(count) * width);
   const std::size_t fresh = std::min(bytes.size(), kDistinct * width);
-  for (std::size_t i = 0; i < fresh; i += width) put_float(&bytes[i], kind, drawn_value(data, kind, random));
+  for (std::size_t i = 0; i < fresh; i += width) {
+    if (data == Data::any_bits)
+      for (std::size_t b = 0; b < width; ++b) bytes[i + b] = static_cast<std::byte>(random());
+    else
+      put_float(&bytes[i], kind, drawn_value(data, kind, random));
+  }
   for (std::size_t done = fresh; done < bytes.size(); done += fresh)
     std::memcpy(&bytes[done], bytes.data(), std::min(fresh, bytes.size() - done));
+  return bytes;
+}
+
+// Rows of `row` ordinary numbers, with every bit pattern of 16 bits in one of them, at changing places.
+inline std::vector<std::byte> every_pattern(ElementKind kind, std::int64_t row) {
+  std::vector<std::byte> bytes = draw(Data::normal, kind, 65536 * row, 1);
+  for (std::size_t pattern = 0; pattern < 65536; ++pattern) {
+    const auto bits = static_cast<std::uint16_t>(pattern);
+    const auto length = static_cast<std::size_t>(row);
+    std::memcpy(&bytes[2 * (pattern * length + pattern % length)], &bits, 2);
+  }
   return bytes;
 }
 

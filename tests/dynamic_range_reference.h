@@ -97,7 +97,7 @@ struct SegmentRange {
   double max = -std::numeric_limits<double>::infinity();
 
   bool empty() const { return min > max; }
-  double max_abs() const { return empty() ? 0.0 : std::max(-min, max); }
+  double max_abs() const { return empty() ? 0.0 : std::max(std::fabs(min), std::fabs(max)); }
   void add(double x) {
     if (!std::isfinite(x)) return;
     const double positive_zero = x == 0.0 ? 0.0 : x;
@@ -106,12 +106,17 @@ struct SegmentRange {
   }
 };
 
-inline std::vector<SegmentRange> reference_ranges(const Shape& shape, const Granularity& scope,
-                                                  std::span<const double> values) {
-  std::vector<SegmentRange> ranges(static_cast<std::size_t>(segment_total(shape, scope)));
-  const std::vector<std::int64_t> segments = segments_of(shape, scope);
+// `segments` as segments_of() has them.
+inline std::vector<SegmentRange> ranges_in(std::span<const std::int64_t> segments, std::int64_t count,
+                                           std::span<const double> values) {
+  std::vector<SegmentRange> ranges(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < values.size(); ++i) ranges[static_cast<std::size_t>(segments[i])].add(values[i]);
   return ranges;
+}
+
+inline std::vector<SegmentRange> reference_ranges(const Shape& shape, const Granularity& scope,
+                                                  std::span<const double> values) {
+  return ranges_in(segments_of(shape, scope), segment_total(shape, scope), values);
 }
 
 // ---- dynamic_range.h ----
@@ -139,7 +144,7 @@ SegmentParameters parameters_in(const SegmentRange& range, const QuantizationRul
   C max = range.empty() ? C(0) : static_cast<C>(range.max);
 
   if (rules.mode == DynamicRangeMode::symmetric) {
-    const C max_abs = std::max(-min, max);
+    const C max_abs = std::max(std::fabs(min), std::fabs(max));
     if (max_abs == 0) return {1, 0};
     const C scale = max_abs / static_cast<C>(rules.q_max);
     return {static_cast<double>(std::max(scale, kSmallestNormal)), 0};
@@ -204,9 +209,11 @@ inline DynamicRangeReference dynamic_range_reference(const Shape& shape, const G
                                                      std::span<const double> values) {
   DynamicRangeReference reference;
   reference.segment = segments_of(shape, scope);
-  reference.range = reference_ranges(shape, scope, values);
+  reference.range = ranges_in(reference.segment, segment_total(shape, scope), values);
+  reference.parameters.reserve(reference.range.size());
   for (const SegmentRange& range : reference.range)
     reference.parameters.push_back(reference_parameters(range, rules, input));
+  reference.code.reserve(values.size());
   for (std::size_t i = 0; i < values.size(); ++i)
     reference.code.push_back(
         reference_code(values[i], reference.parameters[static_cast<std::size_t>(reference.segment[i])], rules, input));
@@ -218,6 +225,7 @@ inline DynamicRangeReference dynamic_range_reference(const Shape& shape, const G
 inline std::vector<std::byte> stored_codes(std::span<const std::int32_t> codes, ElementKind output,
                                            const Shape& shape) {
   std::vector<std::byte> bytes;
+  bytes.reserve(codes.size());
   if (!is_packed(output)) {
     for (const std::int32_t code : codes) bytes.push_back(static_cast<std::byte>(code & 0xFF));
     return bytes;

@@ -74,7 +74,7 @@ INSTANTIATE_TEST_SUITE_P(DynamicRange, OnEachIsa, testing::Values(ArchSku::scala
 
 TEST_P(OnEachIsa, EqualsTheReferenceInEveryCombination) {
   constexpr Data kPlain[] = {Data::normal, Data::positive, Data::negative};
-  constexpr Data kOdd[] = {Data::specials, Data::one_odd};
+  constexpr Data kOdd[] = {Data::specials, Data::one_odd, Data::any_bits};
   std::mt19937 random(1);  // for what need not meet everything else
   for (const Shape& shape : {Shape(), Shape{1}, Shape{0}, Shape{5, 0}, Shape{0, 5}, Shape{3, 0, 4}, Shape{7}, Shape{33},
                              Shape{3, 129}, Shape{64, 96}, Shape{2, 3, 5, 7}, Shape{5, 1, 300}, Shape{130, 70}})
@@ -85,7 +85,7 @@ TEST_P(OnEachIsa, EqualsTheReferenceInEveryCombination) {
             for (const bool plain : {true, false}) {
               DynamicRangeQuantizeDescriptor d = problem(shape, scope, choice, in, out);
               if (random() % 2 == 0) narrow(d, static_cast<std::uint32_t>(random()));
-              const Data data = plain ? kPlain[random() % 3] : kOdd[random() % 2];
+              const Data data = plain ? kPlain[random() % 3] : kOdd[random() % 3];
               const DynamicRangeCase c(d, data, static_cast<std::uint32_t>(random()));
               if (random() % 8 == 0)
                 expect_right(c, {1, 2, 3});
@@ -108,7 +108,12 @@ TEST_P(OnEachIsa, EqualsTheReferenceOnLargeTensorsWithAnyNumberOfThreads) {
       {{70000}, {PerTensor{}, PerToken{}, PerChannel{0}, PerGroup{0, 128}, PerGroup{0, 1000000}}},
       {{3, 100000}, {PerToken{}, PerTensor{}, PerChannel{0}, PerChannel{1}, PerGroup{1, 32}, PerGroup{0, 2}}},
       {{64, 3, 40, 40}, {PerChannel{1}, PerChannel{0}, PerToken{}, PerTensor{}, PerGroup{1, 2}, PerGroup{0, 32}}},
-      {{1000, 2048}, {PerGroup{0, 32}, PerChannel{1}}}};
+      {{1000, 2048}, {PerGroup{0, 32}, PerGroup{0, 500}, PerGroup{0, 7}, PerChannel{1}}},
+      {{64, 50, 101}, {PerGroup{0, 48}, PerGroup{1, 20}, PerChannel{1}, PerChannel{0}, PerToken{}}},
+      // Rows of more than half a million.
+      {{(1 << 20) + 77}, {PerTensor{}, PerGroup{0, 600000}, PerGroup{0, 32}, PerChannel{0}}},
+      {{3, 700001}, {PerToken{}, PerTensor{}, PerChannel{1}, PerGroup{1, 300000}, PerGroup{0, 2}}},
+      {{2, 3, 300000}, {PerChannel{1}, PerChannel{0}, PerGroup{1, 2}}}};
   struct Types {
     ElementKind in, out;
     ModeChoice choice;
@@ -130,24 +135,42 @@ TEST_P(OnEachIsa, EqualsTheReferenceOnLargeTensorsWithAnyNumberOfThreads) {
       }
 }
 
-// What is found without looking at each value twice must not lose the one that matters.
+// Codes of 8 MiB and more are written around the caches.
+TEST_P(OnEachIsa, EqualsTheReferenceWhenCodesAreStreamed) {
+  for (const Granularity& scope : std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{1}}) {
+    const DynamicRangeCase c(problem({2200, 4099}, scope, kModes[1], ElementKind::f32, ElementKind::s8), Data::normal,
+                             21);
+    expect_right(c, {1, 2});
+    if (HasFatalFailure()) return;
+  }
+}
+
+// What is found without looking at each value twice must not lose the one that matters, in any type.
 TEST_P(OnEachIsa, OneOddValueAnywhereIsNoticed) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const Shape shape{70, 1000};
-  const std::int64_t last = element_total(shape) - 1;
-  const std::vector<std::int64_t> places = {0,    1,     7,     8,     15,    31,       32,       33,  63,
-                                            4095, 16384, 35000, 65535, 65536, last - 7, last - 1, last};
-  const double values[] = {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
-                           std::numeric_limits<double>::quiet_NaN(), 1e4, -1e4};
   std::size_t next = 0;
   for (const Granularity& scope : std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{1}, PerGroup{1, 32}})
-    for (const std::int64_t place : places)
-      for (const double value : values) {
-        const ElementKind in = kFloatKinds[next % 4];
-        DynamicRangeCase c(problem(shape, scope, kModes[next % 3], in, kCodeKinds[next % 2]), Data::normal, 5);
-        put_float(&c.input[static_cast<std::size_t>(place) * width_of(in)], in, value);
-        ++next;
-        expect_right(c, {static_cast<int>(1 + next % 3)});
-        ASSERT_FALSE(HasFatalFailure()) << value << " at " << place;
+    for (const ElementKind in : kFloatKinds)
+      for (const std::size_t place : {0u, 15u, 999u, 4095u, 35003u, 65535u, 69999u})
+        for (const double value : {kInfinity, -kInfinity, std::numeric_limits<double>::quiet_NaN(), 1e4, -1e4}) {
+          ++next;
+          DynamicRangeCase c(problem(shape, scope, kModes[next % 3], in, kCodeKinds[next % 4]), Data::normal, 5);
+          put_float(&c.input[place * width_of(in)], in, value);
+          expect_right(c, {static_cast<int>(1 + next % 2)});
+          ASSERT_FALSE(HasFatalFailure()) << value << " at " << place;
+        }
+}
+
+// 16 bits can be tried in full: alone in a row, in a row shorter and longer than a vector, and in a column.
+TEST_P(OnEachIsa, EveryPatternOf16Bits) {
+  for (const ElementKind in : {ElementKind::f16, ElementKind::bf16})
+    for (const ModeChoice& choice : kModes)
+      for (const std::int64_t row : {1, 3, 35}) {
+        const std::vector<std::byte> input = every_pattern(in, row);
+        expect_right({problem({65536, row}, PerToken{}, choice, in, ElementKind::s8), input}, {1});
+        expect_right({problem({row, 65536}, PerChannel{1}, choice, in, ElementKind::u8), input}, {1});
+        if (HasFatalFailure()) return;
       }
 }
 
@@ -430,20 +453,23 @@ TEST_P(OnEachIsa, KeepsToItsRows) {
 }
 
 TEST_P(OnEachIsa, KeepsToItsRowsInPartsOfALargeTensor) {
-  const Shape shape{300, 1001};
   std::size_t next = 0;
-  for (const Granularity& scope : std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{0}, PerChannel{1},
-                                                           PerGroup{1, 32}, PerGroup{0, 32}})
-    for (const auto& [input_stride, output_stride] :
-         {std::pair<std::int64_t, std::int64_t>{0, 0}, {1030, 0}, {0, 1010}, {1001, 1010}}) {
-      const ElementKind in = kFloatKinds[next % 4], out = kCodeKinds[next / 2 % 4];
-      const DynamicRangeCase c(problem(shape, scope, kModes[next % 3], in, out),
-                               next % 2 == 0 ? Data::normal : Data::one_odd, 3);
-      ++next;
-      expect_right_in_guarded_buffers(c, Stream::cpu(1), GetParam(), input_stride, output_stride);
-      expect_right_in_guarded_buffers(c, Stream::cpu(3), GetParam(), input_stride, output_stride);
-      if (HasFatalFailure()) return;
-    }
+  for (const Shape& shape : {Shape{300, 1001}, Shape{24, 30, 301}})
+    for (const Granularity& scope : std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{0}, PerChannel{1},
+                                                             PerChannel{-1}, PerGroup{-1, 32}, PerGroup{0, 16}})
+      for (const auto& [input_gap, output_gap] :
+           {std::pair<std::int64_t, std::int64_t>{0, 0}, {29, 0}, {0, 9}, {7, 21}}) {
+        const ElementKind in = kFloatKinds[next % 4], out = kCodeKinds[next / 2 % 4];
+        const DynamicRangeCase c(problem(shape, scope, kModes[next % 3], in, out),
+                                 next % 2 == 0 ? Data::normal : Data::one_odd, 3);
+        ++next;
+        const std::int64_t row = shape.row_length();
+        const std::int64_t input_stride = input_gap == 0 ? 0 : row + input_gap;
+        const std::int64_t output_stride = output_gap == 0 ? 0 : row + output_gap;
+        expect_right_in_guarded_buffers(c, Stream::cpu(1), GetParam(), input_stride, output_stride);
+        expect_right_in_guarded_buffers(c, Stream::cpu(3), GetParam(), input_stride, output_stride);
+        if (HasFatalFailure()) return;
+      }
 }
 
 // Every address works, also one that no element of the type could have.
@@ -525,6 +551,18 @@ TEST_P(OnEachIsa, ZeroPointsNeedNotBeWantedInSymmetricMode) {
           got.zero_point = want.zero_point;
           ASSERT_TRUE(c.equal(got, want));
         }
+}
+
+// A symmetric range contains 0 anyway.
+TEST_P(OnEachIsa, IncludeZeroChangesNothingInSymmetricMode) {
+  for (const Data data : {Data::normal, Data::positive, Data::negative})
+    for (const ElementKind in : kFloatKinds)
+      for (const ElementKind out : kCodeKinds) {
+        DynamicRangeCase c(problem({6, 75}, PerToken{}, kModes[0], in, out), data, 19);
+        const DynamicRangeResult want = c.wanted();
+        c.descriptor.include_zero = true;
+        ASSERT_TRUE(c.equal(c.run(Stream::cpu(1), GetParam()), want));
+      }
 }
 
 // ---- there and back ----
@@ -609,7 +647,7 @@ TEST(DynamicRange, ComesBackWithinTheBound) {
       for (const ModeChoice& choice : kModes)
         for (const ElementKind in : kFloatKinds)
           for (const ElementKind out : kCodeKinds)
-            for (const Data data : {Data::normal, Data::positive, Data::negative, Data::specials}) {
+            for (const Data data : {Data::normal, Data::positive, Data::negative, Data::specials, Data::any_bits}) {
               DynamicRangeQuantizeDescriptor d = problem(shape, scope, choice, in, out);
               if (random() % 3 == 0) narrow(d, static_cast<std::uint32_t>(random()));
               expect_round_trip({d, data, static_cast<std::uint32_t>(random())});

@@ -23,10 +23,19 @@ int main(int argc, char** argv) {
     for (std::string line; std::getline(file, line);) ran.insert(line);
   }
   std::map<std::string, std::vector<std::string>> native, compiled;
-  for (const auto* kernel : kvant::ops::elementwise_kernels()) {
-    const std::string name = kernel->sku.name();
-    (ran.contains(name) ? native : compiled)[std::string(kvant::name(kernel->sku.arch))].push_back(name);
-  }
+  const auto sort = [&](const kvant::KernelSku& sku) {
+    const std::string name = sku.name();
+    (ran.contains(name) ? native : compiled)[std::string(kvant::name(sku.arch))].push_back(name);
+  };
+  for (const auto* kernel : kvant::ops::elementwise_kernels()) sort(kernel->sku);
+  for (const auto* kernel : kvant::ops::range_kernels()) sort(kernel->sku);
+  // Dynamic-range quantization is a range kernel and a quantize kernel in turns.
+  for (const auto* kernel : kvant::ops::elementwise_kernels())
+    if (kernel->sku.op == kvant::QuantizeKind::quantize) {
+      kvant::KernelSku sku = kernel->sku;
+      sku.op = kvant::QuantizeKind::dynamic_range_quantize;
+      sort(sku);
+    }
   const auto print = [](const char* title, const auto& lists) {
     for (const auto& [isa, names] : lists) {
       fmt::print("{} on {}: {} kernels\n", title, isa, names.size());

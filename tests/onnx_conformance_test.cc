@@ -1,6 +1,6 @@
-// ONNX's own node tests of QuantizeLinear and DequantizeLinear, from Debian's package libonnx-testdata: equal bytes, on
-// every instruction set that can run. The cases are found by listing the folder, so those of a newer package run too;
-// what kvant has no types for is skipped by name.
+// ONNX's own node tests of QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear, from Debian's package
+// libonnx-testdata: equal bytes, on every instruction set that can run. The cases are found by listing the folder, so
+// those of a newer package run too; what kvant has no types for is skipped by name.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "kvant/kvant.h"
+#include "tests/kernel_log.h"
 
 namespace kvant::tests {
 namespace {
@@ -27,8 +28,16 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kNodeFolder = "/usr/share/libonnx-testdata/data/node";
-constexpr std::string_view kNamedCases[] = {"test_quantizelinear", "test_quantizelinear_axis", "test_dequantizelinear",
-                                            "test_dequantizelinear_axis"};
+constexpr std::string_view kNamedCases[] = {"test_quantizelinear",
+                                            "test_quantizelinear_axis",
+                                            "test_dequantizelinear",
+                                            "test_dequantizelinear_axis",
+                                            "test_dynamicquantizelinear",
+                                            "test_dynamicquantizelinear_expanded",
+                                            "test_dynamicquantizelinear_max_adjusted",
+                                            "test_dynamicquantizelinear_max_adjusted_expanded",
+                                            "test_dynamicquantizelinear_min_adjusted",
+                                            "test_dynamicquantizelinear_min_adjusted_expanded"};
 
 // Protobuf's wire format, as much of it as the files have: a message is a sequence of numbered fields. A malformed one
 // throws, which GoogleTest reports as a failure with the sentence.
@@ -252,13 +261,17 @@ std::vector<std::int32_t> zero_points(const OnnxTensor& t) {
   return values;
 }
 
-// The folders with the cases of both operators, sorted.
+// DynamicQuantizeLinear has cases in two forms: a model of that one node, and one of the simpler operators that ONNX
+// defines it by, "expanded". Input and outputs are the operator's in both.
+bool is_dynamic(std::string_view name) { return name.starts_with("test_dynamicquantizelinear"); }
+
+// The folders with the cases of all operators, sorted.
 std::vector<std::string> discover() {
   std::vector<std::string> names;
   std::error_code error;
   for (fs::directory_iterator entry(kNodeFolder, error), end; !error && entry != end; entry.increment(error)) {
     std::string name = entry->path().filename().string();
-    if (name.starts_with("test_quantizelinear") || name.starts_with("test_dequantizelinear"))
+    if (name.starts_with("test_quantizelinear") || name.starts_with("test_dequantizelinear") || is_dynamic(name))
       names.push_back(std::move(name));
   }
   std::sort(names.begin(), names.end());
@@ -332,9 +345,76 @@ Skipped run_data_set(const OnnxNode& node, const fs::path& folder) {
   return std::nullopt;
 }
 
+Skipped run_dynamic_data_set(const fs::path& folder) {
+  const auto load = [&folder](const char* file) { return parse_tensor(read_file(folder / file)); };
+  const OnnxTensor x = load("input_0.pb");
+  const OnnxTensor y = load("output_0.pb");
+  const OnnxTensor y_scale = load("output_1.pb");
+  const OnnxTensor y_zero_point = load("output_2.pb");
+  if (!x.kind() || !is_float(*x.kind())) return type_text(x) + ", which is no float type of kvant";
+  if (!y.kind() || !is_code(*y.kind())) return type_text(y) + ", which is no code type of kvant";
+  if (y_scale.kind() != scale_kind(*x.kind())) return type_text(y_scale) + ", which kvant's scales do not have";
+  if (y_zero_point.type != y.type) return type_text(y_zero_point) + ", unlike the codes";
+
+  const std::vector<std::byte> input = kvant_bytes(x);
+  const std::vector<std::byte> codes = kvant_bytes(y);
+  const std::vector<std::byte> scale = kvant_bytes(y_scale);
+  const std::vector<std::int32_t> zero_point = zero_points(y_zero_point);
+  const DynamicRangeQuantizeDescriptor descriptor{.shape = x.shape(),
+                                                  .scope = PerTensor{},
+                                                  .mode = DynamicRangeMode::asymmetric,
+                                                  .include_zero = true,
+                                                  .input = *x.kind(),
+                                                  .output = *y.kind()};
+  const Stream stream = Stream::cpu(1);
+  for (const ArchSku isa : {ArchSku::scalar, ArchSku::avx2}) {
+    const auto plan = AnyDynamicRangeQuantizePlan::select(stream, descriptor, {.isa = isa});
+    if (isa != ArchSku::scalar && plan.status().code() == StatusCode::Unsupported) continue;
+    if (!plan.ok()) {
+      ADD_FAILURE() << folder << " on " << name(isa) << ": " << plan.status().message();
+      continue;
+    }
+    std::vector<std::byte> got_codes(codes.size(), std::byte{0xA5}), got_scale(scale.size(), std::byte{0xA5});
+    std::vector<std::int32_t> got_zero_point(zero_point.size(), -1);
+    std::vector<std::byte> scratch(plan->workspace_size());
+    const Status done =
+        plan->run(stream, {scratch.data(), scratch.size()},
+                  {.input = {input.data(), *x.kind(), x.shape(), 0},
+                   .output = {got_codes.data(), *y.kind(), y.shape(), 0},
+                   .scale_out = {got_scale.data(), *y_scale.kind(), y_scale.shape(), 0},
+                   .zero_point_out = {got_zero_point.data(), ElementKind::s32, y_zero_point.shape(), 0}});
+    const std::string where = folder.string() + " on " + plan->sku().name();
+    EXPECT_TRUE(done.ok()) << where << ": " << done.message();
+    note_kernel(plan->sku());
+    EXPECT_EQ(got_codes, codes) << where;
+    EXPECT_EQ(got_scale, scale) << where;
+    EXPECT_EQ(got_zero_point, zero_point) << where;
+  }
+  return std::nullopt;
+}
+
+// Runs every data set of a case; there must be one.
+template <class RunDataSet>
+Skipped run_data_sets(const fs::path& folder, const RunDataSet& run) {
+  int data_sets = 0;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (!entry.path().filename().string().starts_with("test_data_set_")) continue;
+    if (Skipped why = run(entry.path())) return why;
+    ++data_sets;
+  }
+  EXPECT_GT(data_sets, 0) << folder << " has no test_data_set";
+  return std::nullopt;
+}
+
 Skipped run_case(const std::string& name) {
   const fs::path folder = fs::path(kNodeFolder) / name;
   const std::vector<OnnxNode> nodes = parse_model(read_file(folder / "model.onnx"));
+  if (is_dynamic(name)) {
+    const bool expanded = name.ends_with("_expanded");
+    if (expanded ? nodes.size() < 2 : nodes.size() != 1 || nodes[0].op_type != "DynamicQuantizeLinear")
+      return std::to_string(nodes.size()) + " nodes that are not DynamicQuantizeLinear";
+    return run_data_sets(folder, run_dynamic_data_set);
+  }
   if (nodes.size() != 1) return std::to_string(nodes.size()) + " nodes instead of one";
   const OnnxNode& node = nodes[0];
   if (node.op_type != "QuantizeLinear" && node.op_type != "DequantizeLinear") return "operator " + node.op_type;
@@ -344,14 +424,7 @@ Skipped run_case(const std::string& name) {
     if (std::find(std::begin(kKnown), std::end(kKnown), attribute) == std::end(kKnown))
       return "attribute " + attribute + " is " + std::to_string(value);
   }
-  int data_sets = 0;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (!entry.path().filename().string().starts_with("test_data_set_")) continue;
-    if (Skipped why = run_data_set(node, entry.path())) return why;
-    ++data_sets;
-  }
-  EXPECT_GT(data_sets, 0) << folder << " has no test_data_set";
-  return std::nullopt;
+  return run_data_sets(folder, [&node](const fs::path& set) { return run_data_set(node, set); });
 }
 
 // The package's files use only some of what the reader has to understand.

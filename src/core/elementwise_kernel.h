@@ -35,6 +35,7 @@ struct ElementwiseJob {
   std::int32_t q_min;
   std::int32_t q_max;
   Numerics numerics;
+  bool bounded;              // quantize: x is finite, and no code leaves the range by more than saturation mends
   bool stream;               // the output is too large for the caches: write around them
   std::int64_t fetch_ahead;  // bytes in front of x and dy to fetch, 0 for none
   const Runs* runs;
@@ -51,6 +52,9 @@ struct ElementwisePart {
 struct ElementwiseKernel {
   KernelSku sku;
   void (*run)(const ElementwiseJob& job, const ElementwisePart& part);
+  // Makes streamed output visible to other threads; called once after some parts of a job with `stream`. (A fence after
+  // every row would keep the core waiting for its stores.)
+  void (*finish_streaming)();
 };
 
 }  // namespace kvant::detail

@@ -37,8 +37,9 @@ struct RangeReport {
 
 struct RangeKernel {
   KernelSku sku;
-  // The finite range of every parameter in `part`. Slots that the part does not touch become empty.
-  void (*find)(const RangeJob& job, const ElementwisePart& part, const RangeSlots& slots);
+  // The finite range of every parameter in `part`. Slots that the part does not touch become empty. True if every
+  // element is known to be finite.
+  bool (*find)(const RangeJob& job, const ElementwisePart& part, const RangeSlots& slots);
   // Extends `slots` by as many ranges in lo and hi.
   void (*merge)(const RangeSlots& slots, const void* lo, const void* hi);
   // Scales and zero points of `slots`, to unaligned arrays that begin with parameter 0. No zero points for null.

@@ -281,17 +281,27 @@ struct Quantize {
   using I = typename L::I;
   static constexpr Order kOrder = L::template kUniformOrder<In>;
 
-  template <class Quotient>
-  struct ClampedInput {
+  // For parameters with clamps_input. kBounded: x is known to be finite and inside the input bounds.
+  template <class Quotient, bool kBounded>
+  struct Narrow {
     static constexpr Order kParameterOrder = kOrder;
     template <class Parameters>
     static KVANT_INLINE void block(const ElementwiseJob&, const Parameters& p, const Span& s, bool stream) {
-      const auto q = map(
-          [&](F x, F scale, F inverse, F lo, F hi, I zp) KVANT_INLINE_LAMBDA {
-            return semantics::quantize_clamped_input<L>(x, Quotient::template of<L>(scale, inverse), {lo, hi}, zp);
-          },
-          L::template load<kOrder>(s.x), p.scale(), p.inverse(), p.input_lo(), p.input_hi(), p.zero_point());
-      L::template store_narrow<kOrder>(s.out, q, stream);
+      const auto x = L::template load<kOrder>(s.x);
+      if constexpr (kBounded) {
+        const auto q = map([](F v, F scale, F inverse)
+                               KVANT_INLINE_LAMBDA { return L::to_int(Quotient::template of<L>(scale, inverse)(v)); },
+                           x, p.scale(), p.inverse());
+        L::template store_narrow<kOrder, false>(s.out, q, p.zero_point(), stream);
+      } else {
+        const auto q = map(
+            [](F v, F scale, F inverse, F lo, F hi) KVANT_INLINE_LAMBDA {
+              return semantics::rounded_quotient_of_clamped_input<L>(v, Quotient::template of<L>(scale, inverse),
+                                                                     {lo, hi});
+            },
+            x, p.scale(), p.inverse(), p.input_lo(), p.input_hi());
+        L::template store_narrow<kOrder, true>(s.out, q, p.zero_point(), stream);
+      }
     }
   };
 
@@ -314,8 +324,12 @@ struct Quantize {
   static KVANT_INLINE void with_body(const ElementwiseJob& job, Flags flags, const Function& f) {
     const bool reciprocal = job.numerics == Numerics::reciprocal;
     if constexpr (L::kHasNarrowCodes) {
-      if (flags.clamps_input && flags.contains_zero)
-        return reciprocal ? f(ClampedInput<MultiplyByInverse>{}) : f(ClampedInput<MultiplyAndCorrect>{});
+      // NaN becomes the zero point, and saturation clamps that where the range of codes is the type's.
+      const bool saturates = job.q_min == code_range(kind_of<Out>).min && job.q_max == code_range(kind_of<Out>).max;
+      if (flags.clamps_input && job.bounded)
+        return reciprocal ? f(Narrow<MultiplyByInverse, true>{}) : f(Narrow<MultiplyAndCorrect, true>{});
+      if (flags.clamps_input && (flags.contains_zero || saturates))
+        return reciprocal ? f(Narrow<MultiplyByInverse, false>{}) : f(Narrow<MultiplyAndCorrect, false>{});
     }
     return reciprocal ? f(General<MultiplyByInverse>{}) : f(General<DivideByScale>{});
   }
@@ -731,6 +745,11 @@ KVANT_INLINE void run_lines_directly(const ElementwiseJob& job, const Elementwis
 }
 
 // Op reads InElement and writes OutElement in memory; at most one of them is packed.
+template <class L>
+void finish_streaming() {
+  L::finish_streaming();
+}
+
 template <class L, class Op, class InElement, class OutElement>
 void run_part(const ElementwiseJob& job, const ElementwisePart& part) {
   constexpr bool kSixteenBit = sizeof(typename Op::In) == 2 || sizeof(typename Op::Out) == 2;
@@ -740,7 +759,6 @@ void run_part(const ElementwiseJob& job, const ElementwisePart& part) {
     run_lines_in_tiles<L, Op, InElement, OutElement>(job, part);
   else
     run_lines_directly<L, Op, InElement, OutElement>(job, part);
-  if (job.stream) L::finish_streaming();
 }
 
 // ---- The table ------------------------------------------------------------------------------------------------
@@ -766,19 +784,21 @@ constexpr std::array<ElementwiseKernel, 2> kernels_with_code(ArchSku arch) {
   using L = typename Isa::template Lanes<compute_t<F>>;
   using Byte = Unpacked<Code>;
   return {{{elementwise_sku<F>(QuantizeKind::quantize, kind_of<F>, kind_of<Code>, arch),
-            &run_part<L, Quantize<L, F, Byte>, F, Code>},
+            &run_part<L, Quantize<L, F, Byte>, F, Code>, &finish_streaming<L>},
            {elementwise_sku<F>(QuantizeKind::dequantize, kind_of<Code>, kind_of<F>, arch),
-            &run_part<L, Dequantize<L, Byte, F>, Code, F>}}};
+            &run_part<L, Dequantize<L, Byte, F>, Code, F>, &finish_streaming<L>}}};
 }
 
 template <class Isa, class F>
 constexpr std::array<ElementwiseKernel, 4> kernels_without_code(ArchSku arch) {
   using L = typename Isa::template Lanes<compute_t<F>>;
   const auto sku = [arch](QuantizeKind op) { return elementwise_sku<F>(op, kind_of<F>, kind_of<F>, arch); };
-  return {{{sku(QuantizeKind::fake_quantize), &run_part<L, FakeQuantize<L, F>, F, F>},
-           {sku(QuantizeKind::quantize_backward), &run_part<L, MaskedBackward<L, F, true>, F, F>},
-           {sku(QuantizeKind::fake_quantize_backward), &run_part<L, MaskedBackward<L, F, false>, F, F>},
-           {sku(QuantizeKind::dequantize_backward), &run_part<L, DequantizeBackward<L, F>, F, F>}}};
+  return {
+      {{sku(QuantizeKind::fake_quantize), &run_part<L, FakeQuantize<L, F>, F, F>, &finish_streaming<L>},
+       {sku(QuantizeKind::quantize_backward), &run_part<L, MaskedBackward<L, F, true>, F, F>, &finish_streaming<L>},
+       {sku(QuantizeKind::fake_quantize_backward), &run_part<L, MaskedBackward<L, F, false>, F, F>,
+        &finish_streaming<L>},
+       {sku(QuantizeKind::dequantize_backward), &run_part<L, DequantizeBackward<L, F>, F, F>, &finish_streaming<L>}}};
 }
 
 // Every kernel of one instruction set: floating-point types × code types, and floating-point types alone.

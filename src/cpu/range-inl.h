@@ -4,7 +4,8 @@
 // A range does not care how often it sees an element. So a tail is the last whole block, which may overlap the one
 // before it.
 //
-// Infinities are looked for once, in the finished ranges: only a part that has some is read again, carefully.
+// Infinities (and NaN, where it shows as one) are looked for once, in the finished ranges: only a part that has some is
+// read again, carefully.
 #pragma once
 
 #include <array>
@@ -27,40 +28,87 @@ using detail::RangeReport;
 using detail::RangeSlots;
 
 // ---- Accumulators ---------------------------------------------------------------------------------------------
-// Each takes blocks of 4 * kWidth elements and keeps a range for every place in the block. An instruction set may have
-// a better one for some element types: L::RangeBits.
+// Each takes blocks of kBlock elements and keeps a range for every place in the block. An instruction set may have a
+// better one: L::RangeBits.
 
-template <class L, class In, bool kCareful>
+// In floating point, four vectors side by side. A fused multiply-add with 0, on ports that minima and maxima leave
+// idle, keeps the NaN that they lose; it shows as an infinity.
+template <class L, class In>
 struct WideRange {
+  using F = typename L::F;
   using Range = semantics::Range<L>;
+  static constexpr bool kSeesNan = L::kHasFma;
+  static constexpr std::int64_t kBlock = 4 * L::kWidth;
   Range a, b, c, d;
+  F trace_a, trace_b, trace_c, trace_d;  // 0, or NaN after NaN or an infinity
 
-  static KVANT_INLINE WideRange empty() { return {Range::empty(), Range::empty(), Range::empty(), Range::empty()}; }
-  static KVANT_INLINE Range extend(const Range& r, typename L::F x) {
-    if constexpr (kCareful)
-      return r.with_finite(x);
-    else
-      return r.with(x);
+  static KVANT_INLINE WideRange empty() {
+    const Range none = Range::empty();
+    const F zero = L::set(0);
+    return {none, none, none, none, zero, zero, zero, zero};
   }
   KVANT_INLINE void add(const In* p) {
     const auto x = L::template load<Order::natural>(p);
-    a = extend(a, x.a);
-    b = extend(b, x.b);
-    c = extend(c, x.c);
-    d = extend(d, x.d);
+    extend(a, trace_a, x.a);
+    extend(b, trace_b, x.b);
+    extend(c, trace_c, x.c);
+    extend(d, trace_d, x.d);
   }
-  // The range for each place in a block.
-  KVANT_INLINE semantics::Quad<Range> places() const { return {a, b, c, d}; }
+  // f(ranges, first place), a vector of them at a time.
+  template <class Function>
+  KVANT_INLINE void for_each_place(const Function& f) const {
+    f(shown(a, trace_a), 0);
+    f(shown(b, trace_b), L::kWidth);
+    f(shown(c, trace_c), 2 * L::kWidth);
+    f(shown(d, trace_d), 3 * L::kWidth);
+  }
   // The range of all.
+  KVANT_INLINE Range folded() const {
+    return shown(a.with(b).with(c.with(d)), L::add(L::add(trace_a, trace_b), L::add(trace_c, trace_d)));
+  }
+
+ private:
+  static KVANT_INLINE void extend(Range& r, F& trace, F x) {
+    r = r.with(x);
+    if constexpr (kSeesNan) trace = L::fma(x, L::set(0), trace);
+  }
+  static KVANT_INLINE Range shown(const Range& r, F trace) {
+    if constexpr (!kSeesNan) return r;
+    return {r.lo, L::select(L::le(trace, L::set(0)), r.hi, Range::empty().lo)};
+  }
+};
+
+// The same without infinities, for elements among which there are some.
+template <class L, class In>
+struct FiniteRange {
+  using Range = semantics::Range<L>;
+  static constexpr std::int64_t kBlock = 4 * L::kWidth;
+  Range a, b, c, d;
+
+  static KVANT_INLINE FiniteRange empty() { return {Range::empty(), Range::empty(), Range::empty(), Range::empty()}; }
+  KVANT_INLINE void add(const In* p) {
+    const auto x = L::template load<Order::natural>(p);
+    a = a.with_finite(x.a);
+    b = b.with_finite(x.b);
+    c = c.with_finite(x.c);
+    d = d.with_finite(x.d);
+  }
+  template <class Function>
+  KVANT_INLINE void for_each_place(const Function& f) const {
+    f(a, 0);
+    f(b, L::kWidth);
+    f(c, 2 * L::kWidth);
+    f(d, 3 * L::kWidth);
+  }
   KVANT_INLINE Range folded() const { return a.with(b).with(c.with(d)); }
 };
 
-template <class L, class In, bool kCareful>
-struct RangeAccumulator {
-  using Type = WideRange<L, In, kCareful>;
+template <class L, class In>
+struct RangeOfAny {
+  using Type = WideRange<L, In>;
 };
 template <class L, class In>
-requires(sizeof(In) == 2 && L::kHasRangeBits) struct RangeAccumulator<L, In, false> {
+requires(sizeof(In) == 2 && L::kHasRangeBits) struct RangeOfAny<L, In> {
   using Type = typename L::template RangeBits<In>;
 };
 
@@ -119,7 +167,7 @@ KVANT_INLINE void store_some_int(std::int32_t* p, typename L::I x, std::int64_t 
 
 template <class L, class Accumulator, class In>
 KVANT_INLINE Accumulator accumulate_stretch(const In* p, std::int64_t n, std::int64_t fetch_ahead) {
-  constexpr std::int64_t kBlock = 4 * L::kWidth;
+  constexpr std::int64_t kBlock = Accumulator::kBlock;
   Accumulator all = Accumulator::empty();
   if (n < kBlock) {
     In copies[kBlock];
@@ -128,11 +176,13 @@ KVANT_INLINE Accumulator accumulate_stretch(const In* p, std::int64_t n, std::in
     return all;
   }
   std::int64_t i = 0;
-  for (; i + kBlock <= n; i += kBlock) {
-    if (fetch_ahead != 0) fetch_block<kBlock>(p + i, fetch_ahead);
+  for (; i + 2 * kBlock <= n; i += 2 * kBlock) {
+    if (fetch_ahead != 0) fetch_block<2 * kBlock>(p + i, fetch_ahead);
     all.add(p + i);
+    all.add(p + i + kBlock);
   }
-  if (i < n) all.add(p + n - kBlock);
+  if (i + kBlock <= n) all.add(p + i);
+  if (n % kBlock > 0) all.add(p + n - kBlock);
   return all;
 }
 
@@ -184,24 +234,18 @@ KVANT_INLINE void find_in_runs(const RangeJob& job, const ElementwisePart& part,
 template <class L, class Accumulator, class In>
 KVANT_INLINE void extend_columns(const In* x, std::int64_t stride, std::int64_t lines, std::int64_t fetch_ahead,
                                  typename L::C* lo, typename L::C* hi) {
-  constexpr std::int64_t kBlock = 4 * L::kWidth;
   Accumulator all = Accumulator::empty();
   for (std::int64_t line = 0; line < lines; ++line) {
     const In* p = reinterpret_cast<const In*>(reinterpret_cast<const std::byte*>(x) + line * stride);
-    if (fetch_ahead != 0) fetch_block<kBlock>(p, fetch_ahead);
+    if (fetch_ahead != 0) fetch_block<Accumulator::kBlock>(p, fetch_ahead);
     all.add(p);
   }
-  const auto places = all.places();
-  const auto extend = [&](const semantics::Range<L>& r, std::int64_t at) KVANT_INLINE_LAMBDA {
+  all.for_each_place([&](const semantics::Range<L>& r, std::int64_t at) KVANT_INLINE_LAMBDA {
     const semantics::Range<L> known{L::get(lo + at), L::get(hi + at)};
     const semantics::Range<L> extended = known.with(r);
     L::put(lo + at, extended.lo);
     L::put(hi + at, extended.hi);
-  };
-  extend(places.a, 0);
-  extend(places.b, L::kWidth);
-  extend(places.c, 2 * L::kWidth);
-  extend(places.d, 3 * L::kWidth);
+  });
 }
 
 // Lines whose elements have ranges of their own. Eight lines that share them go side by side, so that the running
@@ -210,7 +254,7 @@ template <class L, class In, class Accumulator>
 KVANT_INLINE void find_in_columns(const RangeJob& job, const ElementwisePart& part,
                                   const SlotArrays<typename L::C>& slots) {
   using C = typename L::C;
-  constexpr std::int64_t kBlock = 4 * L::kWidth;
+  constexpr std::int64_t kBlock = Accumulator::kBlock;
   constexpr std::int64_t kSideBySide = 8;
   std::int64_t lines = 0;
   for (std::int64_t line = part.first_line; line < part.end_line; line += lines) {
@@ -263,9 +307,8 @@ KVANT_INLINE bool all_finite(const SlotArrays<typename L::C>& slots) {
   return finite;
 }
 
-template <class L, class In, bool kCareful>
+template <class L, class In, class Accumulator>
 KVANT_INLINE void find_with(const RangeJob& job, const ElementwisePart& part, const SlotArrays<typename L::C>& slots) {
-  using Accumulator = typename RangeAccumulator<L, In, kCareful>::Type;
   clear<L>(slots);
   if (job.runs->run == 1)
     find_in_columns<L, In, Accumulator>(job, part, slots);
@@ -274,10 +317,13 @@ KVANT_INLINE void find_with(const RangeJob& job, const ElementwisePart& part, co
 }
 
 template <class L, class In>
-void find_ranges(const RangeJob& job, const ElementwisePart& part, const RangeSlots& range_slots) {
+bool find_ranges(const RangeJob& job, const ElementwisePart& part, const RangeSlots& range_slots) {
   const SlotArrays<typename L::C> slots(range_slots);
-  find_with<L, In, false>(job, part, slots);
-  if (!all_finite<L>(slots)) find_with<L, In, true>(job, part, slots);
+  using OfAny = typename RangeOfAny<L, In>::Type;
+  find_with<L, In, OfAny>(job, part, slots);
+  if (all_finite<L>(slots)) return OfAny::kSeesNan;
+  find_with<L, In, FiniteRange<L, In>>(job, part, slots);
+  return false;
 }
 
 template <class L>

@@ -43,13 +43,27 @@ struct Quantizer {
   const detail::RangeKernel* range_kernel;
   const detail::ElementwiseKernel* quantize_kernel;
   const semantics::RangeRules* rules;
-  const detail::ElementwiseJob* job;
+  const detail::ElementwiseJob* job;          // for any elements
+  const detail::ElementwiseJob* bounded_job;  // for finite ones
   std::byte* scale;
   std::byte* zero_point;
 
   void finished(const detail::RangeSlots& slots) const { range_kernel->parameters(*rules, slots, scale, zero_point); }
-  void hot(const detail::ElementwisePart& part) const { quantize_kernel->run(*job, part); }
+  void hot(const detail::ElementwisePart& part, bool finite) const {
+    quantize_kernel->run(finite ? *bounded_job : *job, part);
+  }
+  void part_done() const {
+    if (job->stream) quantize_kernel->finish_streaming();
+  }
 };
+
+// Codes of finite elements lie inside [q_min, q_max] or, by one rounding, a step outside it, where saturation mends
+// them if that is the range of the type. Symmetric ones reach from -q_max to q_max and no further.
+bool codes_stay_inside(const semantics::RangeRules& rules, ElementKind output) {
+  const bool whole_byte =
+      !is_packed(output) && rules.q_min == code_range(output).min && rules.q_max == code_range(output).max;
+  return whole_byte || (rules.symmetric && rules.q_min <= -rules.q_max);
+}
 
 }  // namespace
 
@@ -157,6 +171,12 @@ Status AnyDynamicRangeQuantizePlan::run(const Stream& stream, Workspace workspac
   const ops::Segments& segments = gaps ? plan.segments.with_gaps : plan.segments.dense;
   const bool large = row_bytes(plan.output, segments.elements) >= ops::kStreamBytes;
   const detail::RangeJob range_job = ops::range_job(segments, *o.input, large);
+  // The next cell is fetched while the codes of this one are made.
+  const bool follow_each_other = segments.unit_lines == 1 || segments.cells.pieces_per_unit == 1;
+  const std::int64_t next_cell = segments.cells.count == 0 ? ops::kFetchAhead
+                                 : follow_each_other
+                                     ? segments.elements / segments.cells.count * row_bytes(plan.input, 1)
+                                     : 0;
   const detail::ElementwiseJob job{
       .x = range_job.x,
       .dy = nullptr,
@@ -170,23 +190,25 @@ Status AnyDynamicRangeQuantizePlan::run(const Stream& stream, Workspace workspac
       .q_min = plan.rules.q_min,
       .q_max = plan.rules.q_max,
       .numerics = plan.numerics,
+      .bounded = false,
       .stream = large,
-      .fetch_ahead = 0,
+      .fetch_ahead = large ? next_cell : 0,
       .runs = &segments.runs,
   };
+  detail::ElementwiseJob bounded_job = job;
+  bounded_job.bounded = codes_stay_inside(plan.rules, plan.output);
   const Quantizer quantizer{plan.range_kernel,
                             plan.quantize_kernel,
                             &plan.rules,
                             &job,
+                            &bounded_job,
                             static_cast<std::byte*>(o.scale_out->data),
                             static_cast<std::byte*>(o.zero_point_out->data)};
   const auto compute_bytes = static_cast<std::size_t>(row_bytes(scale_kind(plan.input), 1));
-  if (Status s = ops::SegmentVisit(segments, *plan.range_kernel, range_job, compute_bytes, workspace.data, quantizer)
-                     .run(stream);
-      !s.ok())
-    return s;
+  ops::SegmentVisit visit(segments, *plan.range_kernel, range_job, compute_bytes, workspace.data, quantizer);
+  if (Status s = visit.run(stream); !s.ok()) return s;
   if (segments.cells.count != 0 || segments.elements == 0) return {};
-  return ops::launch(stream, *plan.quantize_kernel, job, segments.elements);
+  return ops::launch(stream, *plan.quantize_kernel, visit.finite() ? bounded_job : job, segments.elements);
 }
 
 Result<AnyDynamicRangeQuantizePlan> detail::select_dynamic_range(const Stream& stream, DynamicRangeQuantizeDescriptor d,

@@ -237,6 +237,7 @@ Status ElementwisePlan::run(const Stream& stream, Workspace, const ElementwiseOp
       .q_min = q_min_,
       .q_max = q_max_,
       .numerics = numerics_,
+      .bounded = false,
       .stream = large,
       .fetch_ahead = large ? ops::kFetchAhead : 0,
       .runs = &runs,

@@ -21,6 +21,7 @@ inline Status launch(const Stream& stream, const detail::ElementwiseKernel& kern
       const Launch& l = *static_cast<const Launch*>(context);
       const cpu::DefaultFloatEnvironment environment;
       l.kernel->run(*l.job, l.partition.part(*l.job->runs, index));
+      if (l.job->stream) l.kernel->finish_streaming();
     }
   };
   const Launch l{&kernel, &job, partition(*job.runs, elements, stream.threads())};

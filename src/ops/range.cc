@@ -37,7 +37,8 @@ struct Reporter {
   const detail::RangeKernel* kernel;
   detail::RangeReport report;
   void finished(const detail::RangeSlots& slots) const { kernel->report(report, slots); }
-  void hot(const detail::ElementwisePart&) const {}
+  void hot(const detail::ElementwisePart&, bool) const {}
+  void part_done() const {}
 };
 
 }  // namespace

@@ -134,7 +134,7 @@ std::size_t SegmentedTensor::workspace_bytes(std::size_t compute_bytes) const {
 detail::RangeJob range_job(const Segments& segments, const AnyRef& x, bool large) {
   return {.x = static_cast<const std::byte*>(x.data),
           .x_stride = line_stride(segments.runs, x),
-          .fetch_ahead = large ? kFetchAhead : 0,
+          .fetch_ahead = large && segments.cells.count == 0 ? kFetchAhead : 0,
           .runs = &segments.runs};
 }
 

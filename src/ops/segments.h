@@ -11,6 +11,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -105,9 +106,11 @@ struct CellRanges {
 };
 
 // One visit. `Consumer` has
-//   void finished(const RangeSlots&) const     ranges that are final
-//   void hot(const ElementwisePart&) const     a cell whose ranges were just finished, in the cache
-// Both are called on the stream's threads, with the default floating-point environment.
+//   void finished(const RangeSlots&) const             ranges that are final
+//   void hot(const ElementwisePart&, bool finite) const  a cell whose ranges were just finished, in the cache; finite:
+//                                                        all of its elements are known to be
+//   void part_done() const                               after the cells of one part
+// They are called on the stream's threads, with the default floating-point environment.
 template <class Consumer>
 class SegmentVisit {
  public:
@@ -127,6 +130,9 @@ class SegmentVisit {
     if (Status s = stream.parallel_for(parts, Task(&find_part, this)); !s.ok()) return s;
     return stream.parallel_for(divide_up(segments_.parameters, kMaxCellParameters), Task(&finish_part, this));
   }
+
+  // After a split: all elements are known to be finite.
+  bool finite() const { return finite_.load(std::memory_order_relaxed); }
 
  private:
   // Leaves ranges empty.
@@ -172,6 +178,7 @@ class SegmentVisit {
     const std::int64_t first = index * self.cells_per_part_;
     const std::int64_t end = std::min(first + self.cells_per_part_, self.segments_.cells.count);
     for (std::int64_t cell = first; cell < end; ++cell) self.visit_cell(cell, ranges);
+    self.consumer_.part_done();
   }
 
   void visit_cell(std::int64_t index, CellRanges& ranges) const {
@@ -193,9 +200,9 @@ class SegmentVisit {
       slots.first = unit * s.unit_parameters + part.offset / s.runs.run;
       slots.count = divide_up(part.count, s.runs.run);
     }
-    kernel_.find(job_, part, slots);
+    const bool finite = kernel_.find(job_, part, slots);
     consumer_.finished(slots);
-    consumer_.hot(part);
+    consumer_.hot(part, finite);
   }
 
   // ---- Split ----
@@ -224,8 +231,9 @@ class SegmentVisit {
       count = (part.offset + part.count - 1) / s.runs.run - first + 1;
     }
     const std::int64_t slot = chunk * s.split.chunk_slots + first + k;
-    self.kernel_.find(self.job_, part,
-                      {self.lo_slot(slot), self.hi_slot(slot), unit * s.unit_parameters + first, count});
+    const bool finite = self.kernel_.find(
+        self.job_, part, {self.lo_slot(slot), self.hi_slot(slot), unit * s.unit_parameters + first, count});
+    if (!finite) self.finite_.store(false, std::memory_order_relaxed);
   }
 
   // Merges the partial ranges of up to kMaxCellParameters parameters.
@@ -271,6 +279,7 @@ class SegmentVisit {
   std::byte* partial_;
   const Consumer& consumer_;
   std::int64_t cells_per_part_ = 1;
+  mutable std::atomic<bool> finite_{true};
 };
 
 }  // namespace kvant::ops

@@ -45,9 +45,9 @@ struct CorrectedMultiply {
 
 // ---- Parameters -----------------------------------------------------------------------------------------------
 
-// Largest |q - zp| for which clamping x to (q - zp) * scale equals clamping the quotient to q - zp: the quotient of
-// the rounded bound is off by at most 3 ulp, which must not reach half an integer.
-inline constexpr int kMaxInputBound = 1 << 15;
+// Largest |q - zp| for which x is clamped to (q - zp) * scale instead of the quotient to q - zp: the quotient of the
+// rounded bound is off by at most 3 ulp, which must not reach half an integer; and quotient and zero point fit 16 bits.
+inline constexpr int kMaxInputBound = 32000;
 
 // A zero point from a tensor counts as ±2^23 at most, so that every step stays exact in f32.
 inline constexpr int kMaxZeroPoint = 1 << 23;
@@ -125,13 +125,12 @@ KVANT_INLINE typename L::I quantize(typename L::F x, const Quotient& quotient, t
   return L::min_int(q_max, L::max_int(q_min, L::add_int(L::to_int(y), zero_point)));
 }
 
-// The same for parameters with clamps_input and contains_zero, right in its low 16 bits: x is clamped instead of the
-// code, which keeps infinities away from a CorrectedMultiply, and NaN converts to low bits of 0, which is what it
-// counts as.
+// rne(quotient(x)) for parameters with clamps_input: x is clamped instead of the code, which keeps infinities away from a
+// CorrectedMultiply. The zero point is still to be added, and NaN gives an integer whose low 16 bits are zero.
 template <class L, class Quotient>
-KVANT_INLINE typename L::I quantize_clamped_input(typename L::F x, const Quotient& quotient,
-                                                  const Bounds<L>& input_bounds, typename L::I zero_point) {
-  return L::add_int(L::to_int(quotient(input_bounds.clamp(x))), zero_point);
+KVANT_INLINE typename L::I rounded_quotient_of_clamped_input(typename L::F x, const Quotient& quotient,
+                                                             const Bounds<L>& input_bounds) {
+  return L::to_int(quotient(input_bounds.clamp(x)));
 }
 
 // scale * (q - zp)
