@@ -29,13 +29,7 @@ int main(int argc, char** argv) {
   };
   for (const auto* kernel : kvant::ops::elementwise_kernels()) sort(kernel->sku);
   for (const auto* kernel : kvant::ops::range_kernels()) sort(kernel->sku);
-  // Dynamic-range quantization is a range kernel and a quantize kernel in turns.
-  for (const auto* kernel : kvant::ops::elementwise_kernels())
-    if (kernel->sku.op == kvant::QuantizeKind::quantize) {
-      kvant::KernelSku sku = kernel->sku;
-      sku.op = kvant::QuantizeKind::dynamic_range_quantize;
-      sort(sku);
-    }
+  for (const auto* kernel : kvant::ops::dynamic_range_kernels()) sort(kernel->sku);
   const auto print = [](const char* title, const auto& lists) {
     for (const auto& [isa, names] : lists) {
       fmt::print("{} on {}: {} kernels\n", title, isa, names.size());

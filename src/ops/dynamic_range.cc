@@ -5,9 +5,11 @@
 #include <string>
 #include <utility>
 
+#include "core/dynamic_range_kernel.h"
 #include "core/elementwise_kernel.h"
 #include "core/range_kernel.h"
 #include "core/refuse.h"
+#include "cpu/float_environment.h"
 #include "ops/code_range.h"
 #include "ops/elementwise_launch.h"
 #include "ops/partition.h"
@@ -24,6 +26,7 @@ struct AnyDynamicRangeQuantizePlan::Impl {
   ElementKind output;
   Numerics numerics;
   semantics::RangeRules rules;
+  const detail::DynamicRangeKernel* kernel;
   const detail::RangeKernel* range_kernel;
   const detail::ElementwiseKernel* quantize_kernel;
   ops::SegmentedTensor segments;
@@ -56,6 +59,34 @@ struct Quantizer {
     if (job->stream) quantize_kernel->finish_streaming();
   }
 };
+
+// True where every run is a segment that fits the cache. Packed codes of odd runs in one line do not begin at whole
+// bytes.
+bool runs_are_segments(const ops::Segments& s, ElementKind output) {
+  const bool whole_bytes = !is_packed(output) || s.runs.run % 2 == 0 || s.runs.run == s.runs.length;
+  return s.cells.count != 0 && s.unit_lines == 1 && s.runs.run > 1 && whole_bytes;
+}
+
+Status run_by_runs(const Stream& stream, const detail::DynamicRangeKernel& kernel,
+                   const detail::ElementwiseKernel& quantize_kernel, const detail::DynamicRangeJob& job,
+                   std::int64_t elements) {
+  struct Launch {
+    const detail::DynamicRangeKernel* kernel;
+    const detail::ElementwiseKernel* quantize_kernel;
+    const detail::DynamicRangeJob* job;
+    ops::Partition partition;
+
+    static void run_part(const void* context, std::int64_t index) {
+      const Launch& l = *static_cast<const Launch*>(context);
+      const cpu::DefaultFloatEnvironment environment;
+      l.kernel->run(*l.job, l.partition.part(*l.job->any->runs, index));
+      if (l.job->any->stream) l.quantize_kernel->finish_streaming();
+    }
+  };
+  const detail::Runs& runs = *job.any->runs;
+  const Launch launch{&kernel, &quantize_kernel, &job, ops::partition(runs, elements, stream.threads(), runs.run)};
+  return stream.parallel_for(launch.partition.parts, Task(&Launch::run_part, &launch));
+}
 
 // Codes of finite elements lie inside [q_min, q_max] or, by one rounding, a step outside it, where saturation mends
 // them if that is the range of the type. Symmetric ones reach from -q_max to q_max and no further.
@@ -93,10 +124,11 @@ Result<AnyDynamicRangeQuantizePlan> AnyDynamicRangeQuantizePlan::select(const St
   if (!symmetric && range->min == range->max)
     return invalid_problem("{}: asymmetric mode needs q_min below q_max, both are {}", who(), range->min);
 
+  const detail::DynamicRangeKernel* kernel = ops::find_dynamic_range_kernel(*d.input, *d.output, *isa);
   const detail::RangeKernel* range_kernel = ops::find_range_kernel(*d.input, *isa);
   const detail::ElementwiseKernel* quantize_kernel =
       ops::find_elementwise_kernel(QuantizeKind::quantize, *d.input, *d.output, *isa);
-  if (range_kernel == nullptr || quantize_kernel == nullptr)
+  if (kernel == nullptr || range_kernel == nullptr || quantize_kernel == nullptr)
     return unsupported("{}: no kernel for {} to {}", who(), name(*d.input), name(*d.output));
   return AnyDynamicRangeQuantizePlan(std::make_shared<const Impl>(
       Impl{d,
@@ -104,6 +136,7 @@ Result<AnyDynamicRangeQuantizePlan> AnyDynamicRangeQuantizePlan::select(const St
            *d.output,
            preference.numerics,
            {.symmetric = symmetric, .include_zero = d.include_zero, .q_min = range->min, .q_max = range->max},
+           kernel,
            range_kernel,
            quantize_kernel,
            ops::segment_tensor(d.shape, d.scope, *parameters, *d.input, *d.output)}));
@@ -113,11 +146,7 @@ std::size_t AnyDynamicRangeQuantizePlan::workspace_size() const {
   return impl_->segments.workspace_bytes(static_cast<std::size_t>(row_bytes(scale_kind(impl_->input), 1)));
 }
 
-KernelSku AnyDynamicRangeQuantizePlan::sku() const {
-  KernelSku sku = impl_->quantize_kernel->sku;
-  sku.op = QuantizeKind::dynamic_range_quantize;
-  return sku;
-}
+KernelSku AnyDynamicRangeQuantizePlan::sku() const { return impl_->kernel->sku; }
 
 const DynamicRangeQuantizeDescriptor& AnyDynamicRangeQuantizePlan::descriptor() const { return impl_->descriptor; }
 
@@ -171,12 +200,6 @@ Status AnyDynamicRangeQuantizePlan::run(const Stream& stream, Workspace workspac
   const ops::Segments& segments = gaps ? plan.segments.with_gaps : plan.segments.dense;
   const bool large = row_bytes(plan.output, segments.elements) >= ops::kStreamBytes;
   const detail::RangeJob range_job = ops::range_job(segments, *o.input, large);
-  // The next cell is fetched while the codes of this one are made.
-  const bool follow_each_other = segments.unit_lines == 1 || segments.cells.pieces_per_unit == 1;
-  const std::int64_t next_cell = segments.cells.count == 0 ? ops::kFetchAhead
-                                 : follow_each_other
-                                     ? segments.elements / segments.cells.count * row_bytes(plan.input, 1)
-                                     : 0;
   const detail::ElementwiseJob job{
       .x = range_job.x,
       .dy = nullptr,
@@ -192,11 +215,16 @@ Status AnyDynamicRangeQuantizePlan::run(const Stream& stream, Workspace workspac
       .numerics = plan.numerics,
       .bounded = false,
       .stream = large,
-      .fetch_ahead = large ? next_cell : 0,
+      .fetch_ahead = large ? ops::kFetchAhead : 0,
       .runs = &segments.runs,
   };
   detail::ElementwiseJob bounded_job = job;
   bounded_job.bounded = codes_stay_inside(plan.rules, plan.output);
+  if (runs_are_segments(segments, plan.output))
+    return run_by_runs(stream, *plan.kernel, *plan.quantize_kernel,
+                       {&job, &bounded_job, &plan.rules, static_cast<std::byte*>(o.scale_out->data),
+                        static_cast<std::byte*>(o.zero_point_out->data)},
+                       segments.elements);
   const Quantizer quantizer{plan.range_kernel,
                             plan.quantize_kernel,
                             &plan.rules,

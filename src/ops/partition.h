@@ -34,7 +34,7 @@ inline std::int64_t wanted_part(std::int64_t elements, int threads) {
 struct Partition {
   std::int64_t parts;
   std::int64_t pieces_per_line;  // 1: a part is whole lines
-  std::int64_t piece;            // elements, a multiple of 4096
+  std::int64_t piece;            // elements, a multiple of the quantum
   std::int64_t lines_per_part;
 
   detail::ElementwisePart part(const detail::Runs& runs, std::int64_t index) const {
@@ -48,9 +48,10 @@ struct Partition {
   }
 };
 
-inline Partition partition(const detail::Runs& runs, std::int64_t elements, int threads) {
+// Lines are cut at multiples of `quantum` only.
+inline Partition partition(const detail::Runs& runs, std::int64_t elements, int threads, std::int64_t quantum = 4096) {
   if (threads == 1 || elements < kParallelElements) return {1, 1, 0, runs.lines};
-  const std::int64_t wanted = wanted_part(elements, threads);
+  const std::int64_t wanted = (wanted_part(elements, threads) + quantum - 1) / quantum * quantum;
   if (runs.length >= 2 * wanted) {
     const std::int64_t pieces = (runs.length + wanted - 1) / wanted;
     return {runs.lines * pieces, pieces, wanted, 1};

@@ -40,6 +40,15 @@ std::span<const detail::ElementwiseKernel* const> elementwise_kernels() {
   return all;
 }
 
+std::span<const detail::DynamicRangeKernel* const> dynamic_range_kernels() {
+  static const std::vector<const detail::DynamicRangeKernel*> all = collect<detail::DynamicRangeKernel>(
+#if defined(KVANT_HAS_AVX2)
+      cpu::dynamic_range_kernels_avx2(),
+#endif
+      cpu::dynamic_range_kernels_scalar());
+  return all;
+}
+
 std::span<const detail::RangeKernel* const> range_kernels() {
   static const std::vector<const detail::RangeKernel*> all = collect<detail::RangeKernel>(
 #if defined(KVANT_HAS_AVX2)
@@ -53,6 +62,13 @@ const detail::ElementwiseKernel* find_elementwise_kernel(QuantizeKind op, Elemen
                                                          std::optional<ArchSku> isa) {
   return first_that(elementwise_kernels(), [&](const detail::ElementwiseKernel* k) {
     return k->sku.op == op && k->sku.element == element && k->sku.aux_element == aux_element && serves(k->sku, isa);
+  });
+}
+
+const detail::DynamicRangeKernel* find_dynamic_range_kernel(ElementKind element, ElementKind aux_element,
+                                                            std::optional<ArchSku> isa) {
+  return first_that(dynamic_range_kernels(), [&](const detail::DynamicRangeKernel* k) {
+    return k->sku.element == element && k->sku.aux_element == aux_element && serves(k->sku, isa);
   });
 }
 

@@ -80,6 +80,11 @@ struct ScalarLanes {
   // Of a vector without NaN.
   static KVANT_INLINE C least(F a) { return a; }
   static KVANT_INLINE C greatest(F a) { return a; }
+  // As many vectors of ranges as a vector is wide become one.
+  template <class Range>
+  static KVANT_INLINE Range transpose_fold(const Range (&r)[1]) {
+    return r[0];
+  }
 
   static KVANT_INLINE F widen(C x) { return x; }
   static KVANT_INLINE F widen(Half x) { return core::widen(x); }
