@@ -673,9 +673,9 @@ constexpr std::int64_t kMany = 50000;
 
 TEST(Mse, OnNormalData) {
   const Tensor t(ElementKind::f32, {kMany}, normal_values(kMany, 30));
-  // Measured: 0.36 and 0.41 for 4 bits, 0.87 and 0.94 for 8.
+  // Measured: 0.37 and 0.46 for 4 bits, 0.87 and 0.92 for 8.
   EXPECT_LT(error_left(t, {.output = ElementKind::s4}), 0.45);
-  EXPECT_LT(error_left(t, {.mode = DynamicRangeMode::asymmetric, .output = ElementKind::u4}), 0.5);
+  EXPECT_LT(error_left(t, {.mode = DynamicRangeMode::asymmetric, .output = ElementKind::u4}), 0.55);
   EXPECT_LT(error_left(t, {.output = ElementKind::s8}), 0.95);
   EXPECT_LT(error_left(t, {.mode = DynamicRangeMode::asymmetric, .output = ElementKind::u8}), 0.98);
 }

@@ -99,10 +99,9 @@ class OwnRangeQuantizer {
       hi[0] = L::greatest(folded_[0].hi);
       return;
     }
+    // Ranges beyond the last are left over from earlier batches, and nobody reads what they fold to.
     for (std::int64_t i = 0; i < runs; i += L::kWidth) {
-      Range several[L::kWidth];
-      for (std::int64_t j = 0; j < L::kWidth; ++j) several[j] = folded_[i + j < runs ? i + j : i];
-      const Range each = L::transpose_fold(several);
+      const Range each = L::transpose_fold(folded_ + i);
       L::put(lo + i, each.lo);
       L::put(hi + i, each.hi);
     }
@@ -133,6 +132,11 @@ class OwnRangeQuantizer {
   template <class Body>
   KVANT_INLINE void walk(const ElementwiseJob& job, const Batch& b, const Batch& next) {
     std::byte* out = job.out + b.line * job.out_stride + byte_offset<Code>(b.offset);
+    if constexpr (!kIsPacked<Code>) {
+      const bool whole_blocks = run_ % kBlock == 0 && b.elements == next.elements && b.elements == b.runs * run_;
+      if (whole_blocks && (!job.stream || can_stream<L>(out)))
+        return walk_whole_blocks<Body>(job, b, next, reinterpret_cast<Out*>(out));
+    }
     for (std::int64_t i = 0; i < b.runs; ++i) {
       const RunParameters<L> p(table_, i);
       const std::int64_t n = length(b, i);
@@ -148,6 +152,28 @@ class OwnRangeQuantizer {
     }
     if constexpr (kIsPacked<Code>) {
       if (b.elements <= kStaged) pack(job, out, b.elements);
+    }
+  }
+
+  // The same where nothing needs a tail: short runs feel every instruction that is not about their elements.
+  template <class Body>
+  KVANT_INLINE void walk_whole_blocks(const ElementwiseJob& job, const Batch& b, const Batch& next, Out* out) {
+    const In* x = input(b, 0);
+    const In* ahead = input(next, 0);
+    const std::int64_t fetch_ahead = job.fetch_ahead;
+    const bool stream = job.stream;
+    for (std::int64_t i = 0; i < b.runs; ++i) {
+      const RunParameters<L> p(table_, i);
+      Accumulator all = Accumulator::first(ahead);
+      const In* end = x + run_;
+      for (;;) {
+        if (fetch_ahead != 0) fetch_block<kBlock>(ahead, fetch_ahead);
+        Body::block(job, p, Span{x, nullptr, out}, stream);
+        x += kBlock, ahead += kBlock, out += kBlock;
+        if (x == end) break;
+        all.add(ahead);
+      }
+      folded_[i] = all.folded();
     }
   }
 
@@ -222,7 +248,7 @@ class OwnRangeQuantizer {
   const ElementwisePart& part_;
   const std::int64_t run_;
   const std::int64_t whole_batch_;
-  Range folded_[kMaxRuns];  // the range of each run, still spread over a vector
+  Range folded_[kMaxRuns] = {};  // the range of each run, still spread over a vector
   ParameterTable<L> table_;
   alignas(64) std::uint8_t staged_[kStaged + L::kNibbleBlock];
 };

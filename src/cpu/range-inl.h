@@ -47,6 +47,11 @@ struct WideRange {
     const F zero = L::set(0);
     return {none, none, none, none, zero, zero, zero, zero};
   }
+  // After one block. NaN in it shows, in the ranges or in the traces.
+  static KVANT_INLINE WideRange first(const In* p) {
+    const auto x = L::template load<Order::natural>(p);
+    return {{x.a, x.a}, {x.b, x.b}, {x.c, x.c}, {x.d, x.d}, trace(x.a), trace(x.b), trace(x.c), trace(x.d)};
+  }
   KVANT_INLINE void add(const In* p) {
     const auto x = L::template load<Order::natural>(p);
     extend(a, trace_a, x.a);
@@ -68,13 +73,14 @@ struct WideRange {
   }
 
  private:
-  static KVANT_INLINE void extend(Range& r, F& trace, F x) {
+  static KVANT_INLINE F trace(F x) { return L::mul(x, L::set(0)); }
+  static KVANT_INLINE void extend(Range& r, F& traced, F x) {
     r = r.with(x);
-    if constexpr (kSeesNan) trace = L::fma(x, L::set(0), trace);
+    if constexpr (kSeesNan) traced = L::fma(x, L::set(0), traced);
   }
-  static KVANT_INLINE Range shown(const Range& r, F trace) {
+  static KVANT_INLINE Range shown(const Range& r, F traced) {
     if constexpr (!kSeesNan) return r;
-    return {r.lo, L::select(L::le(trace, L::set(0)), r.hi, Range::empty().lo)};
+    return {r.lo, L::select(L::le(traced, L::set(0)), r.hi, Range::empty().lo)};
   }
 };
 
@@ -85,6 +91,11 @@ struct FiniteRange {
   static constexpr std::int64_t kBlock = 4 * L::kWidth;
   Range a, b, c, d;
 
+  static KVANT_INLINE FiniteRange first(const In* p) {
+    FiniteRange all = empty();
+    all.add(p);
+    return all;
+  }
   static KVANT_INLINE FiniteRange empty() { return {Range::empty(), Range::empty(), Range::empty(), Range::empty()}; }
   KVANT_INLINE void add(const In* p) {
     const auto x = L::template load<Order::natural>(p);
@@ -168,14 +179,13 @@ KVANT_INLINE void store_some_int(std::int32_t* p, typename L::I x, std::int64_t 
 template <class L, class Accumulator, class In>
 KVANT_INLINE Accumulator accumulate_stretch(const In* p, std::int64_t n, std::int64_t fetch_ahead) {
   constexpr std::int64_t kBlock = Accumulator::kBlock;
-  Accumulator all = Accumulator::empty();
   if (n < kBlock) {
     In copies[kBlock];
     for (std::int64_t i = 0; i < kBlock; ++i) copies[i] = load_unaligned(p + (i < n ? i : 0));
-    all.add(copies);
-    return all;
+    return Accumulator::first(copies);
   }
-  std::int64_t i = 0;
+  Accumulator all = Accumulator::first(p);
+  std::int64_t i = kBlock;
   for (; i + 2 * kBlock <= n; i += 2 * kBlock) {
     if (fetch_ahead != 0) fetch_block<2 * kBlock>(p + i, fetch_ahead);
     all.add(p + i);
@@ -234,8 +244,9 @@ KVANT_INLINE void find_in_runs(const RangeJob& job, const ElementwisePart& part,
 template <class L, class Accumulator, class In>
 KVANT_INLINE void extend_columns(const In* x, std::int64_t stride, std::int64_t lines, std::int64_t fetch_ahead,
                                  typename L::C* lo, typename L::C* hi) {
-  Accumulator all = Accumulator::empty();
-  for (std::int64_t line = 0; line < lines; ++line) {
+  Accumulator all = Accumulator::first(x);
+  if (fetch_ahead != 0) fetch_block<Accumulator::kBlock>(x, fetch_ahead);
+  for (std::int64_t line = 1; line < lines; ++line) {
     const In* p = reinterpret_cast<const In*>(reinterpret_cast<const std::byte*>(x) + line * stride);
     if (fetch_ahead != 0) fetch_block<Accumulator::kBlock>(p, fetch_ahead);
     all.add(p);

@@ -418,7 +418,7 @@ class SquaredError {
       if (h.nonzeros(s) == 0) continue;
       const auto values = static_cast<double>(h.nonzeros(s));
       const double from = std::max(s * width, first), to = std::min((s + 1) * width, max_);
-      if (from == to) {  // all of them are the greatest value, which is the bin's edge
+      if (from == to) {  // all of them equal the greatest value
         at_max_ = values;
         continue;
       }

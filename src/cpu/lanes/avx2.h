@@ -285,7 +285,7 @@ struct Avx2F32 : Avx2Shared {
   }
 
   // Eight vectors of ranges become one: number i is the range of all numbers in vector i.
-  static KVANT_INLINE semantics::Range<Avx2F32> transpose_fold(const semantics::Range<Avx2F32> (&r)[8]) {
+  static KVANT_INLINE semantics::Range<Avx2F32> transpose_fold(const semantics::Range<Avx2F32>* r) {
     const auto halves = [](const auto& a, const auto& b) KVANT_INLINE_LAMBDA {
       return fold_halves(_mm256_unpacklo_ps(a.lo, b.lo), _mm256_unpackhi_ps(a.lo, b.lo), _mm256_unpacklo_ps(a.hi, b.hi),
                          _mm256_unpackhi_ps(a.hi, b.hi));
@@ -361,6 +361,10 @@ struct Avx2RangeBits {
   Extremes a, b;
 
   static KVANT_INLINE Avx2RangeBits empty() { return {Extremes::empty(), Extremes::empty()}; }
+  static KVANT_INLINE Avx2RangeBits first(const In* p) {
+    const __m256i x = load_256(p), y = load_256(p + 16);
+    return {{x, x, x}, {y, y, y}};
+  }
   KVANT_INLINE void add(const In* p) {
     a.add(load_256(p));
     b.add(load_256(p + 16));
@@ -492,7 +496,7 @@ struct Avx2F64 : Avx2Shared {
     const __m128d m = _mm_max_pd(_mm256_castpd256_pd128(a), _mm256_extractf128_pd(a, 1));
     return _mm_cvtsd_f64(_mm_max_sd(m, _mm_unpackhi_pd(m, m)));
   }
-  static KVANT_INLINE semantics::Range<Avx2F64> transpose_fold(const semantics::Range<Avx2F64> (&r)[4]) {
+  static KVANT_INLINE semantics::Range<Avx2F64> transpose_fold(const semantics::Range<Avx2F64>* r) {
     const auto halves = [](const auto& a, const auto& b) KVANT_INLINE_LAMBDA {
       return semantics::Range<Avx2F64>{min(_mm256_unpacklo_pd(a.lo, b.lo), _mm256_unpackhi_pd(a.lo, b.lo)),
                                        max(_mm256_unpacklo_pd(a.hi, b.hi), _mm256_unpackhi_pd(a.hi, b.hi))};

@@ -82,8 +82,8 @@ struct ScalarLanes {
   static KVANT_INLINE C greatest(F a) { return a; }
   // As many vectors of ranges as a vector is wide become one.
   template <class Range>
-  static KVANT_INLINE Range transpose_fold(const Range (&r)[1]) {
-    return r[0];
+  static KVANT_INLINE Range transpose_fold(const Range* r) {
+    return *r;
   }
 
   static KVANT_INLINE F widen(C x) { return x; }
