@@ -47,10 +47,16 @@ struct WideRange {
     const F zero = L::set(0);
     return {none, none, none, none, zero, zero, zero, zero};
   }
-  // After one block. NaN in it shows, in the ranges or in the traces.
+  // After one block.
   static KVANT_INLINE WideRange first(const In* p) {
-    const auto x = L::template load<Order::natural>(p);
-    return {{x.a, x.a}, {x.b, x.b}, {x.c, x.c}, {x.d, x.d}, trace(x.a), trace(x.b), trace(x.c), trace(x.d)};
+    if constexpr (kSeesNan) {  // NaN may get into the ranges, since the traces tell of it
+      const auto x = L::template load<Order::natural>(p);
+      return {{x.a, x.a}, {x.b, x.b}, {x.c, x.c}, {x.d, x.d}, trace(x.a), trace(x.b), trace(x.c), trace(x.d)};
+    } else {
+      WideRange all = empty();
+      all.add(p);
+      return all;
+    }
   }
   KVANT_INLINE void add(const In* p) {
     const auto x = L::template load<Order::natural>(p);
