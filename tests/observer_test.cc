@@ -35,13 +35,14 @@
 namespace {
 std::atomic<std::size_t> g_largest_allocation{std::numeric_limits<std::size_t>::max()};
 }
-KVANT_API void* operator new(std::size_t size) {
+// Not inlined, or GCC sees malloc() on one side and operator delete on the other and warns.
+[[gnu::noinline]] KVANT_API void* operator new(std::size_t size) {
   void* p = size > g_largest_allocation ? nullptr : std::malloc(size == 0 ? 1 : size);
   if (p == nullptr) throw std::bad_alloc();
   return p;
 }
-KVANT_API void operator delete(void* p) noexcept { std::free(p); }
-KVANT_API void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+[[gnu::noinline]] KVANT_API void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] KVANT_API void operator delete(void* p, std::size_t) noexcept { std::free(p); }
 #endif
 
 namespace kvant::tests {
