@@ -21,11 +21,35 @@ def processor():
     return f"{values['model name']} (family {values['cpu family']}, model {values['model']}), {cores} cores, {platform.system()}"
 
 
+def dynamic_range(rows, cell):
+    """The table of dynamic-range quantization to s8, and the latency of one row."""
+    columns = (("token", None, 0), ("group", -1, 128), ("group", -1, 32), ("tensor", None, 0), ("channel", 0, 0),
+               ("channel", 1, 0))
+    cases, latency = {}, []
+    for row in rows:
+        if row["op"] != "dynamic_range":
+            continue
+        if "limit_share" not in row:
+            latency.append(f"- dynamic range {row['in']} → {row['out']}, {row['mode']}, one row of {row['shape'][-1]} on "
+                           f"one thread: {row['seconds'] * 1e9:.0f} ns")
+        elif row["out"] == "s8" and not (row["granularity"] == "group" and row.get("axis") == 0):
+            axis = row.get("axis") if row["granularity"] == "channel" else -1 if row["granularity"] == "group" else None
+            key = (row["granularity"], axis, row.get("group_size", 0))
+            cases.setdefault((row["mode"], row["in"], row["threads"]), {})[key] = row
+    lines = ["", "Dynamic-range quantization to s8, shape [16384, 4096]; the limit reads once and writes once, for tensor",
+             "and for channels of axis 1 reads twice:", "",
+             "| mode | input | threads | token | group of 128 | group of 32 | tensor | channel, axis 0 | channel, axis 1 |",
+             "|---|---|---|---|---|---|---|---|---|"]
+    for (mode, source, threads), by in cases.items():
+        lines.append(f"| {mode} | {source} | {threads} | " + " | ".join(cell(by.get(c)) for c in columns) + " |")
+    return lines + [""] + latency
+
+
 def main():
     rows = json.loads((ROOT / "bench.json").read_text())
     cases = {}
     for row in rows:
-        if row["numerics"] != "exact" or "limit_share" not in row:
+        if row["op"] == "dynamic_range" or row["numerics"] != "exact" or "limit_share" not in row:
             continue
         elements = 1
         for size in row["shape"]:
@@ -55,8 +79,8 @@ def main():
         cells = [cell(by.get(k)) for k in ((("tensor", 0), 1), (("tensor", 0), 2), (("channel", 0), 1), (("group", 32), 1),
                                            (("group", 128), 1))]
         lines.append(f"| {name} | {types} | " + " | ".join(cells) + " |")
+    lines += dynamic_range(rows, cell)
     small = [row for row in rows if row["shape"] in ([65536], [64])]
-    lines.append("")
     for row in small:
         share = f", {row['limit_share']:.2f} of the limit" if "limit_share" in row else ""
         what = "in L2, 64 Ki elements" if row["shape"] == [65536] else "one call on 64 elements"

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <vector>
@@ -36,6 +37,18 @@ int main() {
     std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
     return 1;
   }
+
+  // The same scales, found on the way: dynamic-range quantization.
+  std::vector<float> found(kRows);
+  std::vector<std::int8_t> q_again(x.size());
+  const auto dynamic = kvant::DynamicRangeQuantizePlan<float, std::int8_t>::select(
+      stream, {.shape = shape, .scope = kvant::PerToken{}, .mode = kvant::DynamicRangeMode::symmetric});
+  if (!dynamic.ok()) return 1;
+  std::vector<std::byte> scratch(dynamic->workspace_size());
+  status = dynamic->run(
+      stream, {scratch.data(), scratch.size()},
+      {.input = {x.data(), shape}, .output = {q_again.data(), shape}, .scale_out = {found.data(), {kRows}}});
+  if (!status.ok() || found != scale || q_again != q) return 1;
 
   float worst = 0;  // in units of the row's scale; rounding to nearest keeps it at half a step
   for (std::size_t i = 0; i < x.size(); ++i) worst = std::max(worst, std::fabs(x[i] - back[i]) / scale[i / kColumns]);

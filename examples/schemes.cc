@@ -1,5 +1,5 @@
-// Quantizes and dequantizes a generated weight matrix with every scheme and prints what each loses and how fast it is.
-// The matrix is bell-shaped with a few large columns, as the layers of language models have them.
+// Quantizes a generated weight matrix by its own range with every scheme, brings it back, and prints what each loses
+// and how fast it is. The matrix is bell-shaped with a few large columns, as the layers of language models have them.
 #include <kvant/kvant.h>
 
 #include <algorithm>
@@ -25,18 +25,6 @@ struct Scheme {
 [[noreturn]] void fail(const kvant::Status& status) {
   std::fprintf(stderr, "schemes: %s\n", std::string(status.message()).c_str());
   std::exit(1);
-}
-
-// Which parameter each element uses, for this program's own search of the ranges.
-std::size_t parameter_of(const kvant::Granularity& g, std::int64_t row, std::int64_t column) {
-  switch (g.kind()) {
-    case kvant::GranularityKind::tensor: return 0;
-    case kvant::GranularityKind::channel: return static_cast<std::size_t>(g.axis() == 0 ? row : column);
-    case kvant::GranularityKind::token: return static_cast<std::size_t>(row);
-    case kvant::GranularityKind::group:
-      return static_cast<std::size_t>(row * (kColumns / g.group_size()) + column / g.group_size());
-  }
-  return 0;
 }
 
 // The best of several runs, in elements a second.
@@ -72,27 +60,18 @@ int main() {
   std::printf("kvant %s on %d threads: a generated f32 matrix of %lld x %lld with outlier columns, there and back\n\n",
               std::string(kvant::version()).c_str(), stream.threads(), static_cast<long long>(kRows),
               static_cast<long long>(kColumns));
-  std::printf("%-18s %-5s %10s %12s %10s %14s %14s  %s\n", "scheme", "code", "SQNR dB", "largest err", "bits/elem",
-              "quantize G/s", "dequantize G/s", "kernel");
+  std::printf("%-18s %-5s %-11s %9s %12s %10s %13s %15s  %s\n", "scheme", "code", "mode", "SQNR dB", "largest err",
+              "bits/elem", "quantize G/s", "dequantize G/s", "kernel");
   for (const Scheme& scheme : schemes)
     for (const kvant::ElementKind kind : kinds) {
-      // Symmetric for signed codes; for unsigned ones the zero point sits in the middle.
-      const kvant::CodeRange range = kvant::code_range(kind);
-      const std::int32_t zero_point = range.min < 0 ? 0 : (range.max + 1) / 2;
-      const kvant::Shape parameters = *kvant::parameter_shape(kShape, scheme.granularity);
-      std::vector<float> scale(static_cast<std::size_t>(*parameters.element_count()), 0.0f);
-      for (std::int64_t r = 0; r < kRows; ++r)
-        for (std::int64_t c = 0; c < kColumns; ++c) {
-          float& most = scale[parameter_of(scheme.granularity, r, c)];
-          most = std::max(most, std::fabs(x[static_cast<std::size_t>(r * kColumns + c)]));
-        }
-      for (float& s : scale) s /= static_cast<float>(range.max - zero_point);
-
-      const auto quantize = kvant::ElementwisePlan::select(stream, {.op = kvant::QuantizeKind::quantize,
-                                                                    .shape = kShape,
-                                                                    .granularity = scheme.granularity,
-                                                                    .input = kvant::ElementKind::f32,
-                                                                    .output = kind});
+      // Symmetric for signed codes; unsigned ones need a zero point.
+      const auto mode =
+          kvant::code_range(kind).min < 0 ? kvant::DynamicRangeMode::symmetric : kvant::DynamicRangeMode::asymmetric;
+      const auto quantize = kvant::AnyDynamicRangeQuantizePlan::select(stream, {.shape = kShape,
+                                                                                .scope = scheme.granularity,
+                                                                                .mode = mode,
+                                                                                .input = kvant::ElementKind::f32,
+                                                                                .output = kind});
       if (!quantize.ok()) fail(quantize.status());
       const auto dequantize = kvant::ElementwisePlan::select(stream, {.op = kvant::QuantizeKind::dequantize,
                                                                       .shape = kShape,
@@ -101,16 +80,22 @@ int main() {
                                                                       .output = kvant::ElementKind::f32});
       if (!dequantize.ok()) fail(dequantize.status());
 
-      kvant::ElementwiseArgs there, again;
-      there.input = {x.data(), kvant::ElementKind::f32, kShape, 0};
-      there.output = {codes.data(), kind, kShape, 0};
+      const kvant::Shape parameters = *kvant::parameter_shape(kShape, scheme.granularity);
+      std::vector<float> scale(static_cast<std::size_t>(*parameters.element_count()));
+      std::vector<std::int32_t> zero_point(scale.size());
+      std::vector<std::byte> scratch(quantize->workspace_size());
+      const kvant::AnyDynamicRangeQuantizeArgs there{
+          .input = {x.data(), kvant::ElementKind::f32, kShape, 0},
+          .output = {codes.data(), kind, kShape, 0},
+          .scale_out = {scale.data(), kvant::ElementKind::f32, parameters, 0},
+          .zero_point_out = {zero_point.data(), kvant::ElementKind::s32, parameters, 0}};
+      kvant::ElementwiseArgs again;
       again.input = there.output;
       again.output = {back.data(), kvant::ElementKind::f32, kShape, 0};
-      there.scale = again.scale =
-          kvant::AnyParameter(kvant::AnyRef{scale.data(), kvant::ElementKind::f32, parameters, 0});
-      there.zero_point = again.zero_point = kvant::AnyParameter(zero_point);
+      again.scale = kvant::AnyParameter(there.scale_out);
+      again.zero_point = kvant::AnyParameter(there.zero_point_out);
       const double there_speed = speed([&] {
-        if (const kvant::Status s = quantize->run(stream, {}, there); !s.ok()) fail(s);
+        if (const kvant::Status s = quantize->run(stream, {scratch.data(), scratch.size()}, there); !s.ok()) fail(s);
       });
       const double back_speed = speed([&] {
         if (const kvant::Status s = dequantize->run(stream, {}, again); !s.ok()) fail(s);
@@ -123,13 +108,15 @@ int main() {
         noise += error * error;
         largest = std::max(largest, std::fabs(error));
       }
-      const double bits =
-          kvant::bits_per_element(kind) + 32.0 * static_cast<double>(scale.size()) / static_cast<double>(x.size());
-      std::printf("%-18s %-5s %10.2f %12.2e %10.2f %14.2f %14.2f  %s\n", scheme.name,
-                  std::string(kvant::name(kind)).c_str(), 10 * std::log10(signal / noise), largest, bits,
-                  there_speed / 1e9, back_speed / 1e9, quantize->sku().name().c_str());
+      const double parameter_bits = mode == kvant::DynamicRangeMode::symmetric ? 32 : 64;
+      const double bits = kvant::bits_per_element(kind) +
+                          parameter_bits * static_cast<double>(scale.size()) / static_cast<double>(x.size());
+      std::printf("%-18s %-5s %-11s %9.2f %12.2e %10.2f %13.2f %15.2f  %s\n", scheme.name,
+                  std::string(kvant::name(kind)).c_str(), std::string(kvant::name(mode)).c_str(),
+                  10 * std::log10(signal / noise), largest, bits, there_speed / 1e9, back_speed / 1e9,
+                  quantize->sku().name().c_str());
     }
   std::printf(
-      "\nSQNR: signal to quantization noise, higher is better. G/s: thousand million elements a second, the best of "
-      "7.\n");
+      "\nSQNR: signal to quantization noise, higher is better. G/s: thousand million elements a second, finding "
+      "the range included, the best of 7.\n");
 }

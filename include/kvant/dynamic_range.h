@@ -14,7 +14,7 @@
 //   [q_min, q_max]. With u8 the results are those of ONNX's DynamicQuantizeLinear. Without it the zero point may lie
 //   outside the code type: it is an int32.
 // - All zero, or no elements: scale 1, zero point 0 (asymmetric: 0 clamped into [q_min, q_max]).
-// - Asymmetric, a constant c ≠ 0: scale = |c|, so that c comes back exactly.
+// - Asymmetric, a constant c ≠ 0: scale = |c|, so that c comes back exactly (if |c| is a normal number).
 // - Asymmetric, xmax - xmin overflows: scale = 2 * ((xmax/2 - xmin/2) / (q_max - q_min)), at most the largest finite
 //   number.
 // - Asymmetric: the scale is at least max|x| / 2^22. A range that is tiny beside its offset would need a zero point
@@ -22,15 +22,21 @@
 //   no f32 step holds.
 // - The scale is at least the smallest normal number of its type. So it is always finite and positive.
 //
-// For finite x that no bound of the codes clips, dequantizing gives x back within
+// For finite x, dequantizing gives x back within
 //   scale / 2 + 2^-24 * max|x| + scale * (q_max - q_min) * 2^-22        (f64: 2^-53 and 2^-51)
-// plus the rounding of the result itself. Symmetric codes clip where q_min > -q_max: negative x in u8 and u4.
+// plus the rounding of the result itself, except where codes clip: symmetric with q_min > -q_max (negative x in u8 and
+// u4), and a scale that was cut to the largest finite number.
 //
 // Scales and zero points are always computed by division; Numerics decides about the elements. q_min < q_max for
-// asymmetric, q_max > 0 for symmetric. scale_out and zero_point_out have parameter_shape(shape, scope), which is what
-// the dequantize plan of the same granularity takes; dense, flat is accepted. zero_point_out may be null in symmetric
-// mode; otherwise it is filled with 0 there. No output may overlap anything else. Same bits for any thread count and
-// instruction set.
+// asymmetric; q_max > 0 and q_min <= q_max for symmetric. scale_out and zero_point_out have parameter_shape(shape,
+// scope), which is what the dequantize plan of the same granularity takes; dense, other forms as in granularity.h. They
+// are written for segments without elements too. zero_point_out may be null in symmetric mode; if it is not, it is
+// filled with 0 there. No output may overlap anything else, nor may the workspace. run() may be given another stream
+// than select(). Same bits for any thread count and instruction set.
+//
+// How a tensor is read: once per token, group or channel on the outermost axis (a segment of up to 256 KiB), where the
+// codes of one segment are made while the range of the next is found; twice per tensor and for channels of an inner
+// axis.
 //
 //   std::vector<float> x(64 * 128), scale(64);
 //   std::vector<std::int8_t> q(x.size());

@@ -8,12 +8,12 @@
 // - NaN and infinities are left out. Zeros are written as +0.0. Nothing is rounded: every result is one of the inputs
 //   (or its negative), in the scale type of In (f64 for f64, f32 for the others).
 // - A segment is what shares a parameter in granularity.h; each output has parameter_shape(shape, scope), dense (flat
-//   is accepted too). Outputs that are not wanted stay null; at least one must be there.
+//   is accepted too). Outputs that are not wanted stay null; at least one must be there if there are segments.
 // - With `accumulate` the outputs are read first and extended: min(old, new), max(old, new). An old NaN counts as
-//   nothing. Start from +Inf, -Inf and 0 (a run without accumulate on the first batch does that), then any order and
-//   any split of the batches gives the same bits.
-// - No elements: every segment is empty, and the outputs are written (or, accumulating, kept).
-// - Outputs must not overlap the input or each other.
+//   nothing: it is replaced by what the new segment has, be that empty. Start from +Inf, -Inf and 0 (a run without
+//   accumulate on the first batch does that), then any order and any split of the batches gives the same bits.
+// - No elements: every segment is empty, and the outputs are written all the same.
+// - Outputs must not overlap the input or each other, and the workspace must not overlap anything.
 // - Same bits for any thread count and instruction set.
 //
 //   std::vector<float> x(64 * 128), absmax(128);
