@@ -93,5 +93,47 @@ TEST(Plan, ServesManyThreadsAtOnce) {
   for (const auto& out : outputs) EXPECT_EQ(first_difference(out, want, c.write_kind), -1);
 }
 
+// Ranges are merged from parts per tensor and per inner channel, and made run by run per token: each on four threads,
+// and used by two callers at once.
+TEST(DynamicRangePlan, ServesManyThreadsAtOnce) {
+  const Shape shape = {600, 1024};
+  std::vector<float> x(600 * 1024);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * 37 % 1009) - 500.0f;
+  const Stream stream = Stream::cpu(4);
+  for (const Granularity& scope : {Granularity::per_tensor(), Granularity::per_channel(1), Granularity::per_token(),
+                                   Granularity::per_group(0, 7)}) {
+    const auto plan = DynamicRangeQuantizePlan<float, std::int8_t>::select(
+        stream, {.shape = shape, .scope = scope, .mode = DynamicRangeMode::asymmetric});
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    const Shape parameters = *parameter_shape(shape, scope);
+    struct Outcome {
+      std::vector<std::int8_t> q;
+      std::vector<float> scale;
+      std::vector<std::int32_t> zero_point;
+      bool operator==(const Outcome&) const = default;
+    };
+    const auto count = static_cast<std::size_t>(*parameters.element_count());
+    std::vector<Outcome> outcomes(
+        3, Outcome{std::vector<std::int8_t>(x.size()), std::vector<float>(count), std::vector<std::int32_t>(count)});
+    std::atomic<int> failures{0};
+    const auto run = [&](const Stream& on, Outcome& o) {
+      std::vector<std::byte> scratch(plan->workspace_size());
+      const Status status = plan->run(on, {scratch.data(), scratch.size()},
+                                      {.input = {x.data(), shape},
+                                       .output = {o.q.data(), shape},
+                                       .scale_out = {o.scale.data(), parameters},
+                                       .zero_point_out = {o.zero_point.data(), parameters}});
+      if (!status.ok()) ++failures;
+    };
+    run(Stream::cpu(1), outcomes[0]);
+    std::thread other([&] { run(stream, outcomes[1]); });
+    run(stream, outcomes[2]);
+    other.join();
+    EXPECT_EQ(failures, 0);
+    EXPECT_EQ(outcomes[1], outcomes[0]) << name(scope.kind());
+    EXPECT_EQ(outcomes[2], outcomes[0]) << name(scope.kind());
+  }
+}
+
 }  // namespace
 }  // namespace kvant::tests
