@@ -113,7 +113,10 @@ TEST_P(OnEachIsa, EqualsTheReferenceOnLargeTensorsWithAnyNumberOfThreads) {
       // Rows of more than half a million.
       {{(1 << 20) + 77}, {PerTensor{}, PerGroup{0, 600000}, PerGroup{0, 32}, PerChannel{0}}},
       {{3, 700001}, {PerToken{}, PerTensor{}, PerChannel{1}, PerGroup{1, 300000}, PerGroup{0, 2}}},
-      {{2, 3, 300000}, {PerChannel{1}, PerChannel{0}, PerGroup{1, 2}}}};
+      {{2, 3, 300000}, {PerChannel{1}, PerChannel{0}, PerGroup{1, 2}}},
+      // Rows shorter than a block, many of them.
+      {{50000, 3}, {PerChannel{1}, PerToken{}, PerGroup{0, 20000}}},
+      {{9001, 31}, {PerChannel{1}}}};
   struct Types {
     ElementKind in, out;
     ModeChoice choice;

@@ -116,6 +116,29 @@ TEST_P(EveryKernel, EqualsScalarWhenColumnsAndGroupsAreStreamed) {
   }
 }
 
+// Short lines with the same parameters are joined into long ones; here against one line at a time.
+TEST_P(EveryKernel, GivesShortRowsPerChannelWhatEachGetsAlone) {
+  for (const std::int64_t columns : {1, 2, 3, 7, 16, 31})
+    for (const std::int64_t rows : {2048 / columns, 2600 / columns + 1}) {
+      const ElementwiseCase c(descriptor(GetParam()->sku, {rows, columns}, Granularity::per_channel(1)), 11, true);
+      const auto got = c.run(Stream::cpu(2), GetParam()->sku.arch, Numerics::exact);
+      const auto plan = ElementwisePlan::select(Stream::cpu(1),
+                                                descriptor(GetParam()->sku, {1, columns}, Granularity::per_channel(1)),
+                                                {.isa = GetParam()->sku.arch});
+      ASSERT_TRUE(plan.ok()) << plan.status().message();
+      std::vector<std::byte> want(c.output_bytes(), std::byte{0xA5});
+      for (std::int64_t row = 0; row < rows; ++row) {
+        ElementwiseArgs args = c.args(c.input.data() + row * row_bytes(c.read_kind, columns),
+                                      c.gradient.data() + row * row_bytes(c.float_kind, columns),
+                                      want.data() + row * row_bytes(c.write_kind, columns));
+        args.input.shape = args.grad_output.shape = args.output.shape = Shape{1, columns};
+        const Status status = plan->run(Stream::cpu(1), {}, args);
+        ASSERT_TRUE(status.ok()) << status.message();
+      }
+      ASSERT_EQ(first_difference(got, want, c.write_kind), -1) << c.describe_case();
+    }
+}
+
 // Buffers that end at a forbidden page: a byte read or written too far ends the test.
 TEST_P(EveryKernel, TouchesNothingBehindItsBuffers) {
   const Stream stream = Stream::cpu(1);

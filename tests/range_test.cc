@@ -193,7 +193,10 @@ TEST_P(RangeOnEachIsa, EqualsTheReferenceOnLargeTensorsWithAnyNumberOfThreads) {
       {{(1 << 20) + 77}, {PerTensor{}, PerGroup{0, 600000}, PerGroup{0, 32}}},
       {{3, 700001}, {PerToken{}, PerTensor{}, PerChannel{1}, PerGroup{1, 300000}}},
       {{2, 3, 300000}, {PerChannel{1}, PerChannel{0}}},
-      {{200000, 3}, {PerToken{}, PerChannel{1}}}};
+      {{200000, 3}, {PerToken{}, PerChannel{1}}},
+      // Rows shorter than a block, many of them.
+      {{50000, 3}, {PerChannel{1}, PerToken{}, PerGroup{0, 20000}}},
+      {{9001, 31}, {PerChannel{1}}}};
   std::size_t next = 0;
   for (const Large& large : all)
     for (const Granularity& scope : large.scopes)

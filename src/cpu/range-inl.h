@@ -265,6 +265,47 @@ KVANT_INLINE void extend_columns(const In* x, std::int64_t stride, std::int64_t 
   });
 }
 
+// Fewer columns than a block has places, on padded copies.
+template <class L, class Accumulator, class In>
+KVANT_INLINE void extend_narrow_columns(const In* x, std::int64_t stride, std::int64_t lines, std::int64_t n,
+                                        typename L::C* lo, typename L::C* hi) {
+  constexpr std::int64_t kBlock = Accumulator::kBlock;
+  typename L::C some_lo[kBlock], some_hi[kBlock];
+  for (std::int64_t i = 0; i < kBlock; ++i) some_lo[i] = lo[i < n ? i : 0], some_hi[i] = hi[i < n ? i : 0];
+  for (std::int64_t l = 0; l < lines; ++l) {
+    const In* p = reinterpret_cast<const In*>(reinterpret_cast<const std::byte*>(x) + l * stride);
+    In copies[kBlock];
+    for (std::int64_t i = 0; i < kBlock; ++i) copies[i] = load_unaligned(p + (i < n ? i : 0));
+    extend_columns<L, Accumulator>(copies, 0, 1, 0, some_lo, some_hi);
+  }
+  for (std::int64_t i = 0; i < n; ++i) lo[i] = some_lo[i], hi[i] = some_hi[i];
+}
+
+// The same for lines without gaps. As many of them as a block has places are n whole blocks, in which place i always
+// belongs to column i % n. Returns how many lines it has taken.
+template <class L, class Accumulator, class In>
+KVANT_INLINE std::int64_t extend_joined_columns(const In* x, std::int64_t lines, std::int64_t n, typename L::C* lo,
+                                                typename L::C* hi) {
+  constexpr std::int64_t kBlock = Accumulator::kBlock;
+  alignas(64) typename L::C joined_lo[kBlock * kBlock], joined_hi[kBlock * kBlock];
+  for (std::int64_t i = 0; i < n * kBlock; ++i) joined_lo[i] = lo[i % n], joined_hi[i] = hi[i % n];
+  constexpr std::int64_t kSideBySide = 8;
+  const std::int64_t long_lines = lines / kBlock;
+  const std::int64_t stride = n * kBlock * static_cast<std::int64_t>(sizeof(In));
+  for (std::int64_t line = 0; line < long_lines; line += kSideBySide) {
+    const std::int64_t count = long_lines - line < kSideBySide ? long_lines - line : kSideBySide;
+    for (std::int64_t i = 0; i < n * kBlock; i += kBlock)
+      extend_columns<L, Accumulator>(x + line * n * kBlock + i, stride, count, 0, joined_lo + i, joined_hi + i);
+  }
+  for (std::int64_t i = 0; i < n * kBlock; ++i) {
+    typename L::C& l = lo[i % n];
+    typename L::C& h = hi[i % n];
+    l = joined_lo[i] < l ? joined_lo[i] : l;
+    h = joined_hi[i] > h ? joined_hi[i] : h;
+  }
+  return long_lines * kBlock;
+}
+
 // Lines whose elements have ranges of their own. Eight lines that share them go side by side, so that the running
 // ranges are read and written once for all of them.
 template <class L, class In, class Accumulator>
@@ -277,6 +318,7 @@ KVANT_INLINE void find_in_columns(const RangeJob& job, const ElementwisePart& pa
   for (std::int64_t line = part.first_line; line < part.end_line; line += lines) {
     lines = core::lines_sharing_parameters(*job.runs, line);
     if (lines > part.end_line - line) lines = part.end_line - line;
+    const std::int64_t shared = lines;
     if (lines > kSideBySide) lines = kSideBySide;
     const In* x = reinterpret_cast<const In*>(job.x + line * job.x_stride) + part.offset;
     const std::int64_t at = core::first_parameter(*job.runs, line) + part.offset - slots.first;
@@ -291,15 +333,11 @@ KVANT_INLINE void find_in_columns(const RangeJob& job, const ElementwisePart& pa
         extend_columns<L, Accumulator>(x + n - kBlock, job.x_stride, lines, 0, lo + n - kBlock, hi + n - kBlock);
       continue;
     }
-    C some_lo[kBlock], some_hi[kBlock];
-    for (std::int64_t i = 0; i < kBlock; ++i) some_lo[i] = lo[i < n ? i : 0], some_hi[i] = hi[i < n ? i : 0];
-    for (std::int64_t l = 0; l < lines; ++l) {
-      const In* p = reinterpret_cast<const In*>(reinterpret_cast<const std::byte*>(x) + l * job.x_stride);
-      In copies[kBlock];
-      for (std::int64_t i = 0; i < kBlock; ++i) copies[i] = load_unaligned(p + (i < n ? i : 0));
-      extend_columns<L, Accumulator>(copies, 0, 1, 0, some_lo, some_hi);
-    }
-    for (std::int64_t i = 0; i < n; ++i) lo[i] = some_lo[i], hi[i] = some_hi[i];
+    const bool whole_lines = n == job.runs->length && job.x_stride == n * static_cast<std::int64_t>(sizeof(In));
+    if (whole_lines && shared >= 2 * kBlock)
+      lines = extend_joined_columns<L, Accumulator>(x, shared, n, lo, hi);
+    else
+      extend_narrow_columns<L, Accumulator>(x, job.x_stride, lines, n, lo, hi);
   }
 }
 

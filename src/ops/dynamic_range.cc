@@ -236,7 +236,7 @@ Status AnyDynamicRangeQuantizePlan::run(const Stream& stream, Workspace workspac
   ops::SegmentVisit visit(segments, *plan.range_kernel, range_job, compute_bytes, workspace.data, quantizer);
   if (Status s = visit.run(stream); !s.ok()) return s;
   if (segments.cells.count != 0 || segments.elements == 0) return {};
-  return ops::launch(stream, *plan.quantize_kernel, visit.finite() ? bounded_job : job, segments.elements);
+  return ops::launch(stream, *plan.quantize_kernel, visit.finite() ? bounded_job : job, scale_kind(plan.input));
 }
 
 Result<AnyDynamicRangeQuantizePlan> detail::select_dynamic_range(const Stream& stream, DynamicRangeQuantizeDescriptor d,

@@ -242,7 +242,7 @@ Status ElementwisePlan::run(const Stream& stream, Workspace, const ElementwiseOp
       .fetch_ahead = large ? ops::kFetchAhead : 0,
       .runs = &runs,
   };
-  return ops::launch(stream, *kernel_, job, elements_);
+  return ops::launch(stream, *kernel_, job, scale_kind(float_kind(descriptor_)));
 }
 
 Result<ElementwisePlan> detail::select_typed(const Stream& stream, ElementwiseDescriptor descriptor,

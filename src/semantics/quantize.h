@@ -125,8 +125,8 @@ KVANT_INLINE typename L::I quantize(typename L::F x, const Quotient& quotient, t
   return L::min_int(q_max, L::max_int(q_min, L::add_int(L::to_int(y), zero_point)));
 }
 
-// rne(quotient(x)) for parameters with clamps_input: x is clamped instead of the code, which keeps infinities away from a
-// CorrectedMultiply. The zero point is still to be added, and NaN gives an integer whose low 16 bits are zero.
+// rne(quotient(x)) for parameters with clamps_input: x is clamped instead of the code, which keeps infinities away from
+// a CorrectedMultiply. The zero point is still to be added, and NaN gives an integer whose low 16 bits are zero.
 template <class L, class Quotient>
 KVANT_INLINE typename L::I rounded_quotient_of_clamped_input(typename L::F x, const Quotient& quotient,
                                                              const Bounds<L>& input_bounds) {
