@@ -101,7 +101,7 @@ void register_case(const Case& c) {
                   name(c.out), shape_name(c.shape), c.threads);
   benchmark::RegisterBenchmark(title.c_str(), [c](benchmark::State& state) { run_case(state, c); })
       ->UseManualTime()
-      ->Iterations(*c.shape.element_count() < (1 << 20) ? 60 : 9);
+      ->Iterations(*c.shape.element_count() < (1 << 20) ? 600 : 9);
 }
 
 }  // namespace
