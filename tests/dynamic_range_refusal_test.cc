@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kvant/kvant.h"
+#include "tests/refusals.h"
 
 namespace kvant::tests {
 namespace {
@@ -24,19 +25,6 @@ constexpr ElementKind kFloats[] = {ElementKind::f32, ElementKind::f64, ElementKi
 constexpr ElementKind kCodes[] = {ElementKind::s8, ElementKind::u8, ElementKind::s4, ElementKind::u4};
 constexpr DynamicRangeMode kModes[] = {DynamicRangeMode::symmetric, DynamicRangeMode::asymmetric};
 
-// What a sentence must contain: the essential words and the numbers.
-using Parts = std::initializer_list<std::string_view>;
-
-testing::AssertionResult refused(const Status& status, StatusCode code, Parts parts) {
-  if (status.ok()) return testing::AssertionFailure() << "accepted";
-  if (status.code() != code)
-    return testing::AssertionFailure() << name(status.code()) << " instead of " << name(code) << ": "
-                                       << status.message();
-  for (const std::string_view part : parts)
-    if (status.message().find(part) == std::string_view::npos)
-      return testing::AssertionFailure() << "\"" << status.message() << "\" does not contain \"" << part << "\"";
-  return testing::AssertionSuccess();
-}
 testing::AssertionResult invalid(const Status& status, Parts parts) {
   return refused(status, StatusCode::InvalidProblem, parts);
 }
@@ -105,28 +93,6 @@ struct Problem {
     std::vector<std::byte> scratch(plan->workspace_size());
     return accepted(plan->run(Stream::cpu(1), {scratch.data(), scratch.size()}, args));
   }
-};
-
-// Sets an environment variable, or removes it, for as long as it lives.
-class ScopedVariable {
- public:
-  ScopedVariable(const char* variable, const char* value) : name_(variable) {
-    if (const char* old = std::getenv(variable)) old_ = old;
-    put(value);
-  }
-  ~ScopedVariable() { put(old_ ? old_->c_str() : nullptr); }
-  ScopedVariable(const ScopedVariable&) = delete;
-  ScopedVariable& operator=(const ScopedVariable&) = delete;
-
- private:
-  void put(const char* value) const {
-    if (value == nullptr)
-      unsetenv(name_);
-    else
-      setenv(name_, value, 1);
-  }
-  const char* name_;
-  std::optional<std::string> old_;
 };
 
 const std::vector<Granularity>& scopes() {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "tests/dynamic_range_case.h"
+#include "tests/refusals.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -568,17 +569,6 @@ TEST_P(RangeOnEachIsa, FloatEnvironmentChangesNothingAndIsLeftAlone) {
 #endif
 
 // ---- refusals ----
-
-testing::AssertionResult refused(const Status& status, StatusCode code, std::initializer_list<std::string_view> parts) {
-  if (status.ok()) return testing::AssertionFailure() << "accepted";
-  if (status.code() != code)
-    return testing::AssertionFailure() << name(status.code()) << " instead of " << name(code) << ": "
-                                       << status.message();
-  for (const std::string_view part : parts)
-    if (status.message().find(part) == std::string_view::npos)
-      return testing::AssertionFailure() << "\"" << status.message() << "\" does not contain \"" << part << "\"";
-  return testing::AssertionSuccess();
-}
 
 TEST(RangeRefusal, Select) {
   const Stream stream = Stream::cpu(1);

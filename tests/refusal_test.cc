@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "kvant/kvant.h"
+#include "tests/refusals.h"
 
 namespace kvant::tests {
 namespace {
@@ -139,28 +140,6 @@ struct Problem {
     if (testing::AssertionResult result = accepted(plan->can_implement(args)); !result) return result;
     return accepted(plan->run(Stream::cpu(1), {}, args));
   }
-};
-
-// Sets an environment variable, or removes it, for as long as it lives.
-class ScopedVariable {
- public:
-  ScopedVariable(const char* variable, const char* value) : name_(variable) {
-    if (const char* old = std::getenv(variable)) old_ = old;
-    put(value);
-  }
-  ~ScopedVariable() { put(old_ ? old_->c_str() : nullptr); }
-  ScopedVariable(const ScopedVariable&) = delete;
-  ScopedVariable& operator=(const ScopedVariable&) = delete;
-
- private:
-  void put(const char* value) const {
-    if (value == nullptr)
-      unsetenv(name_);
-    else
-      setenv(name_, value, 1);
-  }
-  const char* name_;
-  std::optional<std::string> old_;
 };
 
 const std::vector<Granularity>& granularities() {
