@@ -22,8 +22,6 @@ Split split_at(const Shape& shape, int axis) {
 
 int positive_axis(const Shape& shape, int axis) { return axis < 0 ? axis + shape.rank() : axis; }
 
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
-
 }  // namespace
 
 Runs dense_runs(const Shape& shape, const Granularity& granularity) {

@@ -24,6 +24,9 @@ namespace kvant::core {
 
 using detail::Runs;
 
+// a / b, rounded up, for a >= 0 and b > 0.
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
+
 // Inlined even without optimisation: kernels for several instruction sets call it.
 inline __attribute__((always_inline)) std::int64_t first_parameter(const Runs& runs, std::int64_t line) {
   if (line == 0) return 0;  // most problems have one line, and a division costs as much as a block of elements

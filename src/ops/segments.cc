@@ -16,7 +16,8 @@ constexpr std::int64_t kMaxChunks = 64;
 constexpr std::int64_t kMaxPieces = 256;
 constexpr std::int64_t kMinColumnLines = 8;  // else partial ranges of columns are as large as what they were found in
 
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
+using core::divide_up;
+
 std::int64_t round_down(std::int64_t a, std::int64_t to) { return a / to * to; }
 
 void find_units(Segments& s, const Granularity& scope) {

@@ -106,7 +106,7 @@ struct CellRanges {
 };
 
 // One visit. `Consumer` has
-//   void finished(const RangeSlots&) const             ranges that are final
+//   void finished(const RangeSlots&) const               ranges that are final
 //   void hot(const ElementwisePart&, bool finite) const  a cell whose ranges were just finished, in the cache; finite:
 //                                                        all of its elements are known to be
 //   void part_done() const                               after the cells of one part
@@ -128,7 +128,7 @@ class SegmentVisit {
     if (segments_.cells.count != 0) return run_cells(stream);
     const std::int64_t parts = segments_.split_chunks() * segments_.split.pieces;
     if (Status s = stream.parallel_for(parts, Task(&find_part, this)); !s.ok()) return s;
-    return stream.parallel_for(divide_up(segments_.parameters, kMaxCellParameters), Task(&finish_part, this));
+    return stream.parallel_for(core::divide_up(segments_.parameters, kMaxCellParameters), Task(&finish_part, this));
   }
 
   // After a split: all elements are known to be finite.
@@ -138,7 +138,6 @@ class SegmentVisit {
   // Leaves ranges empty.
   static constexpr detail::ElementwisePart kNothing{0, 0, 0, 0};
 
-  static std::int64_t divide_up(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
   static std::byte* aligned(void* workspace) {
     constexpr std::uintptr_t kLine = 64;
     const auto address = reinterpret_cast<std::uintptr_t>(workspace);
@@ -147,7 +146,7 @@ class SegmentVisit {
 
   // Segments without elements have parameters nevertheless.
   Status finish_empty(const Stream& stream) {
-    return stream.parallel_for(divide_up(segments_.parameters, kMaxCellParameters), Task(&empty_part, this));
+    return stream.parallel_for(core::divide_up(segments_.parameters, kMaxCellParameters), Task(&empty_part, this));
   }
   static void empty_part(const void* context, std::int64_t index) {
     const auto& self = *static_cast<const SegmentVisit*>(context);
@@ -168,7 +167,7 @@ class SegmentVisit {
     const std::int64_t cell_elements = std::max<std::int64_t>(1, segments_.elements / cells);
     cells_per_part_ =
         alone ? cells : std::max<std::int64_t>(1, wanted_part(segments_.elements, stream.threads()) / cell_elements);
-    return stream.parallel_for(divide_up(cells, cells_per_part_), Task(&cell_part, this));
+    return stream.parallel_for(core::divide_up(cells, cells_per_part_), Task(&cell_part, this));
   }
 
   static void cell_part(const void* context, std::int64_t index) {
@@ -198,7 +197,7 @@ class SegmentVisit {
       part.offset = index % s.cells.pieces_per_unit * s.cells.piece;
       part.count = std::min(s.cells.piece, s.runs.length - part.offset);
       slots.first = unit * s.unit_parameters + part.offset / s.runs.run;
-      slots.count = divide_up(part.count, s.runs.run);
+      slots.count = core::divide_up(part.count, s.runs.run);
     }
     const bool finite = kernel_.find(job_, part, slots);
     consumer_.finished(slots);
