@@ -6,11 +6,14 @@
 #include "kvant/elementwise.h"    // IWYU pragma: export
 #include "kvant/fake_quantize.h"  // IWYU pragma: export
 #include "kvant/granularity.h"    // IWYU pragma: export
+#include "kvant/linear.h"         // IWYU pragma: export
 #include "kvant/observer.h"       // IWYU pragma: export
+#include "kvant/packed_weight.h"  // IWYU pragma: export
 #include "kvant/plan.h"           // IWYU pragma: export
 #include "kvant/quantize.h"       // IWYU pragma: export
 #include "kvant/range.h"          // IWYU pragma: export
 #include "kvant/sku.h"            // IWYU pragma: export
+#include "kvant/smoothing.h"      // IWYU pragma: export
 #include "kvant/status.h"         // IWYU pragma: export
 #include "kvant/stream.h"         // IWYU pragma: export
 #include "kvant/tensor.h"         // IWYU pragma: export
