@@ -30,6 +30,7 @@ int main(int argc, char** argv) {
   for (const auto* kernel : kvant::ops::elementwise_kernels()) sort(kernel->sku);
   for (const auto* kernel : kvant::ops::range_kernels()) sort(kernel->sku);
   for (const auto* kernel : kvant::ops::dynamic_range_kernels()) sort(kernel->sku);
+  for (const auto* kernel : kvant::ops::linear_kernels()) sort(kernel->sku);
   const auto print = [](const char* title, const auto& lists) {
     for (const auto& [isa, names] : lists) {
       fmt::print("{} on {}: {} kernels\n", title, isa, names.size());

@@ -3,7 +3,8 @@
 //   y[m, n] = (act_scale[m] * weight_scale[n]) * Σ_k (a[m, k] - act_zero_point[m]) * (w[n, k] - weight_zero_point[n])
 //             + bias[n]
 //
-// W8A8LinearPlan<Out, W>         the activation comes quantized, with a scale (and zero point) per token or one for all,
+// W8A8LinearPlan<Out, W>         the activation comes quantized, with a scale (and zero point) per token or one for
+// all,
 //                                so that q, k and v can share one quantization of their input
 // SmoothQuantLinearPlan<Out, W>  the same with the one static activation scale of a calibrated layer, in the descriptor
 // QuantizedLinearPlan<In, W>     the activation comes in floating point and is quantized to s8 inside: per token by its
@@ -21,12 +22,12 @@
 // - An activation zero point given as a number must lie within ±2^23; an entry of a tensor beyond that counts as ±2^23.
 //   A weight zero point must lie in the range of the weight's type; an entry beyond counts as the nearest that does.
 //
-// Shapes, with M rows in all: activation [..., K] of rank 1 to 8, output the same with N in place of K; M may be anything
-// up to the descriptor's max_rows, from run to run. act_scale and act_zero_point: a number or M of them (flat, or in the
-// leading shape of the activation, with or without a last size of 1). weight [N, K], raw or packed (packed_weight.h):
-// exactly one of the two. weight_scale and weight_zero_point: a number or N of them. bias: none, or [N] in the output's
-// element type or in the type of its scales. Rows of activation, output and raw weight may be strided. No alignment is
-// needed. The output may overlap nothing else, nor may the workspace.
+// Shapes, with M rows in all: activation [..., K] of rank 1 to 8, output the same with N in place of K; M may be
+// anything up to the descriptor's max_rows, from run to run. act_scale and act_zero_point: a number or M of them (flat,
+// or in the leading shape of the activation, with or without a last size of 1). weight [N, K], raw or packed
+// (packed_weight.h): exactly one of the two. weight_scale and weight_zero_point: a number or N of them. bias: none, or
+// [N] in the output's element type or in the type of its scales. Rows of activation, output and raw weight may be
+// strided. No alignment is needed. The output may overlap nothing else, nor may the workspace.
 //
 // A packed weight is faster, far more so for few rows: a raw one is rearranged block by block in every run.
 //
@@ -81,24 +82,24 @@ struct SmoothQuantLinearDescriptor {
 };
 
 // How the input becomes s8 codes: by the range of each token (dynamic_range.h, scope token, q_min -128, q_max 127), or,
-// where act_scale is set, by that scale and act_zero_point for all (quantize.h). With `smooth`, x[m, k] / smooth[k] takes
-// the place of x[m, k], divided in the type of the scales and not rounded to the input's type. PlanPreference::numerics
-// applies to the codes; the division by smooth is always exact.
+// where act_scale is set, by that scale and act_zero_point for all (quantize.h). With `smooth`, x[m, k] / smooth[k]
+// takes the place of x[m, k], divided in the type of the scales and not rounded to the input's type.
+// PlanPreference::numerics applies to the codes; the division by smooth is always exact.
 struct QuantizedLinearDescriptor {
   std::int64_t max_rows = 0;
   std::int64_t in_features = 0;
   std::int64_t out_features = 0;
   DynamicRangeMode mode = DynamicRangeMode::symmetric;
-  bool include_zero = false;                         // of asymmetric ranges
-  std::optional<double> act_scale = std::nullopt;    // static, in place of a dynamic range; rounded as above
-  std::int32_t act_zero_point = 0;                   // of the static scale
-  bool smooth = false;                               // the arguments hold a smoothing vector
-  std::optional<ElementKind> input = std::nullopt;   // also the output's; AnyLinearPlan needs it
+  bool include_zero = false;                        // of asymmetric ranges
+  std::optional<double> act_scale = std::nullopt;   // static, in place of a dynamic range; rounded as above
+  std::int32_t act_zero_point = 0;                  // of the static scale
+  bool smooth = false;                              // the arguments hold a smoothing vector
+  std::optional<ElementKind> input = std::nullopt;  // also the output's; AnyLinearPlan needs it
   std::optional<ElementKind> weight = std::nullopt;
 };
 
-// The arguments of all three with element kinds chosen at run time. What a plan does not use must be left empty: act_scale
-// and act_zero_point belong to w8a8 plans only, smooth to quantized_linear with `smooth`.
+// The arguments of all three with element kinds chosen at run time. What a plan does not use must be left empty:
+// act_scale and act_zero_point belong to w8a8 plans only, smooth to quantized_linear with `smooth`.
 struct AnyLinearArgs {
   AnyRef activation = {};
   AnyParameter act_scale = AnyParameter(AnyRef{});
@@ -178,8 +179,8 @@ struct W8A8LinearArgs {
   TensorMut<Out> output = {};
 
   detail::LinearOperands operands() const {
-    return {&activation,   &act_scale,         &act_zero_point, nullptr, &weight, packed_weight,
-            &weight_scale, &weight_zero_point, &bias,           &output};
+    return {&activation,   &act_scale,    &act_zero_point,    nullptr, &weight,
+            packed_weight, &weight_scale, &weight_zero_point, &bias,   &output};
   }
 };
 
@@ -194,8 +195,8 @@ struct SmoothQuantLinearArgs {
   TensorMut<Out> output = {};
 
   detail::LinearOperands operands() const {
-    return {&activation,   nullptr,            nullptr, nullptr, &weight, packed_weight,
-            &weight_scale, &weight_zero_point, &bias,   &output};
+    return {&activation,        nullptr, nullptr, nullptr, &weight, packed_weight, &weight_scale,
+            &weight_zero_point, &bias,   &output};
   }
 };
 
@@ -211,8 +212,8 @@ struct QuantizedLinearArgs {
   TensorMut<In> output = {};
 
   detail::LinearOperands operands() const {
-    return {&input,        nullptr,            nullptr, &smooth, &weight, packed_weight,
-            &weight_scale, &weight_zero_point, &bias,   &output};
+    return {&input, nullptr, nullptr, &smooth, &weight, packed_weight, &weight_scale, &weight_zero_point,
+            &bias,  &output};
   }
 };
 

@@ -22,6 +22,9 @@ enum class QuantizeKind : std::uint8_t {
   fake_quantize_backward,
   range,
   dynamic_range_quantize,
+  w8a8_linear,
+  smoothquant_linear,
+  quantized_linear,
 };
 
 enum class BackendKind : std::uint8_t { cpu, cuda };
@@ -30,10 +33,12 @@ enum class BackendKind : std::uint8_t { cpu, cuda };
 enum class ArchSku : std::uint8_t { scalar, avx2 };
 
 enum class LayoutKind : std::uint8_t { row_major };
-enum class EpilogueKind : std::uint8_t { none };
+// dequantize_bias: integer sums times scales, plus a bias.
+enum class EpilogueKind : std::uint8_t { none, dequantize_bias };
 
 enum class MathPrecision : std::uint8_t { f32, f64 };
-enum class AccumulatorKind : std::uint8_t { none };
+// exact_integer: sums of products that never saturate, wrap or round.
+enum class AccumulatorKind : std::uint8_t { none, exact_integer };
 
 struct PrecisionGuarantee {
   MathPrecision math_precision = MathPrecision::f32;  // what the formula is evaluated in

@@ -65,6 +65,9 @@ std::string_view name(QuantizeKind op) {
     case QuantizeKind::fake_quantize_backward: return "fake_quantize_backward";
     case QuantizeKind::range: return "range";
     case QuantizeKind::dynamic_range_quantize: return "dynamic_range_quantize";
+    case QuantizeKind::w8a8_linear: return "w8a8_linear";
+    case QuantizeKind::smoothquant_linear: return "smoothquant_linear";
+    case QuantizeKind::quantized_linear: return "quantized_linear";
   }
   return "unknown";
 }

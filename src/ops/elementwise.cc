@@ -91,21 +91,13 @@ Status check_parameter(const ElementwiseDescriptor& d, const char* what, const A
                                wanted, elements != 0);
 }
 
-// On the bits, because the caller's floating-point mode is still in force here: with denormals read as zero or an
-// exception unmasked, a comparison could refuse a good scale or end the program.
-template <class C, class Bits>
-Status check_one_scale(const ElementwiseDescriptor& d, const void* data, Numerics numerics) {
-  constexpr Bits kInfinity = sizeof(C) == 4 ? Bits(0x7F800000) : Bits(0x7FF0000000000000);
-  // 2^-128 (2^-1024): its reciprocal is the least power of two that overflows; the next number's is finite.
-  constexpr Bits kOverflows = sizeof(C) == 4 ? Bits(0x00200000) : Bits(0x0004000000000000);
-  const Bits bits = ops::read_unaligned<Bits>(data);  // a set sign bit makes it larger than infinity's
-  const bool no_reciprocal = numerics == Numerics::reciprocal && rounds(d.op) && bits <= kOverflows;
-  if (bits != 0 && bits < kInfinity && !no_reciprocal) return {};
-  const cpu::DefaultFloatEnvironment environment;  // formatting a number computes with it
-  if (bits == 0 || bits >= kInfinity)
-    return invalid_problem("{}: scale {} must be finite and positive", label(d), ops::read_unaligned<C>(data));
-  return invalid_problem("{}: scale {} has no finite reciprocal; use Numerics::exact", label(d),
-                         ops::read_unaligned<C>(data));
+Status check_one_scale(const ElementwiseDescriptor& d, ElementKind kind, const void* data, Numerics numerics) {
+  const ops::OneScale scale(kind, data);
+  if (!scale.is_finite_and_positive())
+    return invalid_problem("{}: scale {} must be finite and positive", label(d), scale.to_string());
+  if (numerics == Numerics::reciprocal && rounds(d.op) && !scale.has_finite_reciprocal())
+    return invalid_problem("{}: scale {} has no finite reciprocal; use Numerics::exact", label(d), scale.to_string());
+  return {};
 }
 
 }  // namespace
@@ -159,11 +151,8 @@ Status ElementwisePlan::can_implement(const ElementwiseOperands& o) const {
   if (o.scale->is_scalar() && !per_tensor)
     return invalid_problem("{}: scale is one number, must be a tensor of shape {}", label(d),
                            parameter_shape_.to_string());
-  if (per_tensor && elements_ != 0) {
-    Status s = scale_type == ElementKind::f64 ? check_one_scale<double, std::uint64_t>(d, o.scale->data(), numerics_)
-                                              : check_one_scale<float, std::uint32_t>(d, o.scale->data(), numerics_);
-    if (!s.ok()) return s;
-  }
+  if (per_tensor && elements_ != 0)
+    if (Status s = check_one_scale(d, scale_type, o.scale->data(), numerics_); !s.ok()) return s;
   const bool has_zero_point = o.zero_point != nullptr && d.op != QuantizeKind::dequantize_backward;
   if (has_zero_point) {
     if (Status s = check_parameter(d, "zero_point", *o.zero_point, ElementKind::s32, wanted, elements_); !s.ok())

@@ -58,6 +58,15 @@ std::span<const detail::RangeKernel* const> range_kernels() {
   return all;
 }
 
+std::span<const detail::LinearKernel* const> linear_kernels() {
+  static const std::vector<const detail::LinearKernel*> all = collect<detail::LinearKernel>(
+#if defined(KVANT_HAS_AVX2)
+      cpu::linear_kernels_avx2(),
+#endif
+      cpu::linear_kernels_scalar());
+  return all;
+}
+
 const detail::ElementwiseKernel* find_elementwise_kernel(QuantizeKind op, ElementKind element, ElementKind aux_element,
                                                          std::optional<ArchSku> isa) {
   return first_that(elementwise_kernels(), [&](const detail::ElementwiseKernel* k) {
@@ -75,6 +84,12 @@ const detail::DynamicRangeKernel* find_dynamic_range_kernel(ElementKind element,
 const detail::RangeKernel* find_range_kernel(ElementKind element, std::optional<ArchSku> isa) {
   return first_that(range_kernels(),
                     [&](const detail::RangeKernel* k) { return k->sku.element == element && serves(k->sku, isa); });
+}
+
+const detail::LinearKernel* find_linear_kernel(ElementKind output, std::optional<ArchSku> isa) {
+  return first_that(linear_kernels(), [&](const detail::LinearKernel* k) {
+    return k->sku.aux_element == output && serves(k->sku, isa);
+  });
 }
 
 }  // namespace kvant::ops

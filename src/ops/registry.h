@@ -7,6 +7,7 @@
 
 #include "core/dynamic_range_kernel.h"
 #include "core/elementwise_kernel.h"
+#include "core/linear_kernel.h"
 #include "core/range_kernel.h"
 #include "kvant/export.h"
 
@@ -15,6 +16,7 @@ namespace kvant::ops {
 KVANT_API std::span<const detail::ElementwiseKernel* const> elementwise_kernels();
 KVANT_API std::span<const detail::RangeKernel* const> range_kernels();
 KVANT_API std::span<const detail::DynamicRangeKernel* const> dynamic_range_kernels();
+std::span<const detail::LinearKernel* const> linear_kernels();
 
 // The kernel for an operator and its element kinds, on the instruction set asked for or on the best that this machine
 // runs. Null if there is none.
@@ -23,5 +25,6 @@ const detail::ElementwiseKernel* find_elementwise_kernel(QuantizeKind op, Elemen
 const detail::DynamicRangeKernel* find_dynamic_range_kernel(ElementKind element, ElementKind aux_element,
                                                             std::optional<ArchSku> isa);
 const detail::RangeKernel* find_range_kernel(ElementKind element, std::optional<ArchSku> isa);
+const detail::LinearKernel* find_linear_kernel(ElementKind output, std::optional<ArchSku> isa);
 
 }  // namespace kvant::ops

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <string_view>
 
 #include "core/refuse.h"
+#include "cpu/float_environment.h"
 #include "kvant/element.h"
 #include "kvant/granularity.h"
 #include "kvant/plan.h"
@@ -38,6 +40,32 @@ T read_unaligned(const void* p) {
   std::memcpy(&value, p, sizeof value);
   return value;
 }
+
+// A scale given as one f32 or f64. On the bits, because the caller's floating-point mode is still in force where arguments
+// are checked: with denormals read as zero or an exception unmasked, a comparison could refuse a good scale or end the
+// program.
+class OneScale {
+ public:
+  OneScale(ElementKind kind, const void* data)
+      : wide_(kind == ElementKind::f64),
+        bits_(wide_ ? read_unaligned<std::uint64_t>(data) : read_unaligned<std::uint32_t>(data)) {}
+
+  bool is_finite_and_positive() const {
+    const std::uint64_t infinity = wide_ ? 0x7FF0000000000000 : 0x7F800000;
+    return bits_ != 0 && bits_ < infinity;  // a set sign bit makes it larger than infinity's
+  }
+  // 2^-128 (2^-1024): its reciprocal is the least power of two that overflows; the next number's is finite.
+  bool has_finite_reciprocal() const { return bits_ > (wide_ ? 0x0004000000000000 : 0x00200000); }
+  std::string to_string() const {
+    const cpu::DefaultFloatEnvironment environment;  // formatting a number computes with it
+    if (wide_) return fmt::format("{}", read_unaligned<double>(&bits_));
+    return fmt::format("{}", read_unaligned<float>(&bits_));  // the lower half comes first
+  }
+
+ private:
+  bool wide_;
+  std::uint64_t bits_;
+};
 
 // A view against what the plan was selected for: kind, shape, stride, address. No rows: nothing is touched.
 template <class Who, class View>

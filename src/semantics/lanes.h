@@ -12,7 +12,7 @@
 //                      (so b where either is NaN: a bound as the first argument lets NaN through)
 //   round_even(a)      to the nearest integer, ties to even; NaN and infinities stay
 //   to_int(a)          the same as an int32; |a| <= 2^24, and for NaN an integer whose low 16 bits are zero
-//   to_float(i)        exact for |i| <= 2^24
+//   to_float(i)        rounded to nearest even; exact for |i| <= 2^24
 //   add_int sub_int min_int max_int
 //   le(a, b)           a <= b, false where either is NaN
 //   both(m, n)         m && n                           masked(m, a)    m ? a : +0.0

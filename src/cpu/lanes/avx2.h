@@ -231,6 +231,12 @@ struct Avx2F32 : Avx2Shared {
 
   static KVANT_INLINE F get(const float* p) { return _mm256_loadu_ps(p); }
   static KVANT_INLINE void put(float* p, F x) { _mm256_storeu_ps(p, x); }
+  static KVANT_INLINE void put(Half* p, F x) { store_128(p, to_half(x), false); }
+  static KVANT_INLINE void put(BFloat16* p, F x) {
+    const __m256i bits = round_to_bf16(nan_if_nan(x));
+    store_128(p, _mm256_castsi256_si128(join_neighbours(bits, bits)), false);
+  }
+  static KVANT_INLINE I get_int(const std::int32_t* p) { return load_256(p); }
   static KVANT_INLINE void put_int(std::int32_t* p, I x) { store_256(p, x, false); }
 
   // Codes that already lie inside the type, so that saturating packs only move them.
@@ -480,6 +486,7 @@ struct Avx2F64 : Avx2Shared {
   }
   static KVANT_INLINE F get(const double* p) { return _mm256_loadu_pd(p); }
   static KVANT_INLINE void put(double* p, F x) { _mm256_storeu_pd(p, x); }
+  static KVANT_INLINE I get_int(const std::int32_t* p) { return load_128(p); }
   static KVANT_INLINE void put_int(std::int32_t* p, I x) { store_128(p, x, false); }
   static KVANT_INLINE __m128i pack_to(std::int8_t*, __m128i a, __m128i b) { return _mm_packs_epi16(a, b); }
   static KVANT_INLINE __m128i pack_to(std::uint8_t*, __m128i a, __m128i b) { return _mm_packus_epi16(a, b); }

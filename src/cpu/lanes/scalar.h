@@ -123,7 +123,11 @@ struct ScalarLanes {
   }
   // One vector from memory and to it.
   static KVANT_INLINE F get(const C* p) { return load_unaligned(p); }
-  static KVANT_INLINE void put(C* p, F x) { store_unaligned(p, x); }
+  template <class T>
+  static KVANT_INLINE void put(T* p, F x) {
+    store_one(p, x);
+  }
+  static KVANT_INLINE I get_int(const I* p) { return load_unaligned(p); }
   static KVANT_INLINE void put_int(I* p, I x) { store_unaligned(p, x); }
   template <class T>
   static KVANT_INLINE void store_codes(T* p, const QuadI& q, bool /*stream*/) {

@@ -1,0 +1,256 @@
+// Linear layers, compiled once for each instruction set: panel by panel, the exact sums of a block of rows by a
+// micro-kernel (cpu/micro/), the zero points in integers, then the floating-point end of semantics/linear.h.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "core/elementwise_kernel.h"
+#include "core/linear_kernel.h"
+#include "cpu/lanes/block.h"
+#include "cpu/lanes/scalar.h"
+#include "cpu/micro/operands.h"
+#include "kvant/element.h"
+#include "semantics/linear.h"
+#include "semantics/quantize.h"
+
+namespace kvant::cpu {
+
+using detail::LinearJob;
+using detail::LinearKernel;
+using detail::LinearPart;
+
+// Number `index` of an unaligned array, or its only one where step is 0.
+template <class T>
+KVANT_INLINE T parameter_at(const std::byte* values, std::int64_t step, std::int64_t index) {
+  return load_unaligned(reinterpret_cast<const T*>(values) + step * index);
+}
+
+template <class Micro, class L, class Out>
+class LinearRunner {
+ public:
+  KVANT_INLINE LinearRunner(const LinearJob& job, const LinearPart& part) : job_(job), part_(part) {}
+
+  KVANT_INLINE void run() {
+    for (std::int64_t p = part_.first_panel; p < part_.end_panel; ++p) {
+      const LinearPanel panel{job_.panels == nullptr ? nullptr : job_.panels + p * Micro::panel_bytes(job_.depth),
+                              &job_.raw_weight, p, job_.depth};
+      prepare_columns(panel);
+      for (std::int64_t row = part_.first_row; row < part_.end_row; row += kRowBlock)
+        run_block(panel, row, part_.end_row - row < kRowBlock ? part_.end_row - row : kRowBlock);
+    }
+  }
+
+ private:
+  using C = typename L::C;
+  using F = typename L::F;
+  static constexpr std::int64_t kColumns = Micro::kColumns;
+  // A panel's codes are read from L2 once for each block of rows.
+  static constexpr std::int64_t kRowBlock = 128;
+  static_assert(kRowBlock % Micro::kRows == 0 && kColumns % L::kWidth == 0);
+
+  // ---- What belongs to the columns of a panel ----
+
+  KVANT_INLINE void prepare_columns(const LinearPanel& panel) {
+    Micro::column_sums(panel, column_sums_);
+    const std::int64_t first = first_column_ = panel.index * kColumns;
+    columns_ = job_.columns - first < kColumns ? job_.columns - first : kColumns;
+    has_weight_zero_points_ = false;
+    for (std::int64_t n = 0; n < kColumns; ++n) {
+      const bool real = n < columns_;
+      weight_scale_[n] = real ? parameter_at<C>(job_.weight_scale, job_.weight_scale_step, first + n) : C(0);
+      bias_[n] = real && job_.bias != nullptr ? bias_at(first + n) : C(0);
+      weight_zero_point_[n] = real ? weight_zero_point_at(first + n) : 0;
+      has_weight_zero_points_ |= weight_zero_point_[n] != 0;
+    }
+  }
+  KVANT_INLINE C bias_at(std::int64_t n) const {
+    if (job_.bias_is_output_kind)
+      return ScalarLanes<C>::widen(load_unaligned(reinterpret_cast<const Out*>(job_.bias) + n));
+    return load_unaligned(reinterpret_cast<const C*>(job_.bias) + n);
+  }
+  KVANT_INLINE std::int32_t weight_zero_point_at(std::int64_t n) const {
+    const auto given = parameter_at<std::int32_t>(job_.weight_zero_point, job_.weight_zero_point_step, n);
+    const std::int32_t least = job_.weight_range.min, greatest = job_.weight_range.max;
+    return (given < least ? least : given > greatest ? greatest : given) + job_.weight_zero_point_offset;
+  }
+  KVANT_INLINE std::int32_t act_zero_point_at(std::int64_t row) const {
+    const auto given = parameter_at<std::int32_t>(job_.act_zero_point, job_.act_zero_point_step, row);
+    constexpr std::int32_t kMost = semantics::kMaxZeroPoint;
+    return (given < -kMost ? -kMost : given > kMost ? kMost : given) + job_.act_zero_point_offset;
+  }
+
+  // ---- A block of rows ----
+
+  KVANT_INLINE void run_block(const LinearPanel& panel, std::int64_t first_row, std::int64_t count) {
+    const std::int64_t tile = first_row / Micro::kRows;
+    const std::int64_t tile_stride = Micro::tile_bytes(job_.depth), wide_stride = Micro::wide_tile_bytes(job_.depth);
+    const LinearRows rows{job_.tiles + tile * tile_stride,
+                          job_.wide_tiles == nullptr ? nullptr : job_.wide_tiles + tile * wide_stride, tile_stride,
+                          wide_stride, count};
+    const std::int64_t chunks = (job_.depth + Micro::kChunk - 1) / Micro::kChunk;
+    const bool narrow = fits_32_bits(first_row, count);
+    clear(sums_, count);
+    if (!narrow) clear(long_sums_, count);
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+      Micro::accumulate(panel, rows, chunk, sums_);
+      if (narrow) continue;
+      for (std::int64_t i = 0; i < count * kColumns; ++i) long_sums_[i] += sums_[i];
+      clear(sums_, count);
+    }
+    for (std::int64_t r = 0; r < count; ++r) {
+      if (narrow)
+        correct(sums_ + r * kColumns, first_row + r);
+      else
+        correct(long_sums_ + r * kColumns, first_row + r);
+      write_row(first_row + r);
+    }
+  }
+  template <class Sum>
+  static KVANT_INLINE void clear(Sum* sums, std::int64_t rows) {
+    const std::int64_t whole_tiles = (rows + Micro::kRows - 1) / Micro::kRows * Micro::kRows;
+    __builtin_memset(sums, 0, static_cast<std::size_t>(whole_tiles * kColumns) * sizeof(Sum));
+  }
+
+  // True if every corrected sum of these rows fits 32 bits, so that nothing that wraps on the way matters.
+  KVANT_INLINE bool fits_32_bits(std::int64_t first_row, std::int64_t count) const {
+    std::int64_t act = 0, weight = 0;
+    for (std::int64_t r = 0; r < (job_.act_zero_point_step == 0 ? 1 : count); ++r)
+      act = largest(act, largest_distance(0, 255, act_zero_point_at(first_row + r)));
+    for (std::int64_t n = 0; n < columns_; ++n)
+      weight = largest(weight, largest_distance(-128, 127, weight_zero_point_[n]));
+    constexpr std::int64_t kMost = 0x7FFFFFFF;
+    return job_.depth <= kMost && act * weight <= kMost && act * weight * job_.depth <= kMost;
+  }
+  static KVANT_INLINE std::int64_t largest(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
+  static KVANT_INLINE std::int64_t largest_distance(std::int64_t least, std::int64_t most, std::int64_t zero_point) {
+    return largest(zero_point - least, most - zero_point);
+  }
+
+  // Σ (a - za)(w - zw) = Σ a w - za Σ w - zw (Σ a - K za), to corrected_ in floating point. 32-bit sums wrap.
+  template <class Sum>
+  KVANT_INLINE void correct(const Sum* sums, std::int64_t row) {
+    using Wrapping = std::make_unsigned_t<Sum>;
+    const std::int64_t act_zero_point = act_zero_point_at(row);
+    const Wrapping times_columns = static_cast<Wrapping>(act_zero_point);
+    const Wrapping times_zero_points =
+        has_weight_zero_points_ ? static_cast<Wrapping>(job_.row_sums[row] - job_.depth * act_zero_point) : 0;
+    alignas(64) Sum corrected[kColumns];
+    for (std::int64_t n = 0; n < kColumns; ++n) {
+      const Wrapping correction = static_cast<Wrapping>(
+          times_columns * static_cast<Wrapping>(column_sums_[n]) +
+          times_zero_points * static_cast<Wrapping>(static_cast<std::int64_t>(weight_zero_point_[n])));
+      corrected[n] = static_cast<Sum>(static_cast<Wrapping>(static_cast<Wrapping>(sums[n]) - correction));
+    }
+    if constexpr (sizeof(Sum) == sizeof(std::int32_t)) {
+      for (std::int64_t n = 0; n < kColumns; n += L::kWidth)
+        L::put(corrected_ + n, L::to_float(L::get_int(corrected + n)));
+    } else {
+      for (std::int64_t n = 0; n < kColumns; ++n) corrected_[n] = static_cast<C>(corrected[n]);
+    }
+  }
+
+  KVANT_INLINE void write_row(std::int64_t row) const {
+    // Without a product there is nothing to scale: the bias, or 0.
+    const C scale = job_.depth == 0 ? C(0) : parameter_at<C>(job_.act_scale, job_.act_scale_step, row);
+    Out* out = reinterpret_cast<Out*>(job_.out + row * job_.out_stride);
+    if (columns_ == kColumns) return write_columns(scale, out + first_column_);
+    Out copies[kColumns];
+    write_columns(scale, copies);
+    __builtin_memcpy(out + first_column_, copies, static_cast<std::size_t>(columns_) * sizeof(Out));
+  }
+  KVANT_INLINE void write_columns(C act_scale, Out* out) const {
+    const F scale = L::set(act_scale);
+    for (std::int64_t n = 0; n < kColumns; n += L::kWidth) {
+      const F weight_scale = job_.depth == 0 ? L::set(C(0)) : L::get(weight_scale_ + n);
+      F y = semantics::scaled_sum<L>(scale, weight_scale, L::get(corrected_ + n));
+      if (job_.bias != nullptr) y = L::add(y, L::get(bias_ + n));
+      L::put(out + n, y);
+    }
+  }
+
+  const LinearJob& job_;
+  const LinearPart& part_;
+  std::int64_t first_column_ = 0;
+  std::int64_t columns_ = 0;  // of the panel that exist
+  bool has_weight_zero_points_ = false;
+  alignas(64) std::int64_t column_sums_[kColumns];
+  alignas(64) std::int32_t weight_zero_point_[kColumns];
+  alignas(64) C weight_scale_[kColumns];
+  alignas(64) C bias_[kColumns];
+  alignas(64) C corrected_[kColumns];
+  alignas(64) std::int32_t sums_[kRowBlock * kColumns];
+  alignas(64) std::int64_t long_sums_[kRowBlock * kColumns];
+};
+
+template <class Micro, class L, class Out>
+void run_linear(const LinearJob& job, const LinearPart& part) {
+  LinearRunner<Micro, L, Out>(job, part).run();
+}
+
+// ---- Smoothing on the way in ----
+
+template <class L, class In>
+void divide_row(const std::byte* x, const std::byte* divisor, std::byte* out, std::int64_t n) {
+  using C = typename L::C;
+  constexpr std::int64_t kBlock = 4 * L::kWidth;
+  const auto block = [](const In* from, const C* by, C* to) KVANT_INLINE_LAMBDA {
+    const auto quotient = [](typename L::F a, typename L::F b)
+                              KVANT_INLINE_LAMBDA { return semantics::smoothed<L>(a, b); };
+    L::template store<Order::natural>(
+        to, semantics::map(quotient, L::template load<Order::natural>(from), L::template load<Order::natural>(by)), false);
+  };
+  const In* from = reinterpret_cast<const In*>(x);
+  const C* by = reinterpret_cast<const C*>(divisor);
+  C* to = reinterpret_cast<C*>(out);
+  std::int64_t i = 0;
+  for (; i + kBlock <= n; i += kBlock) block(from + i, by + i, to + i);
+  if (i == n) return;
+  const auto rest = static_cast<std::size_t>(n - i);
+  In from_copies[kBlock] = {};
+  C by_copies[kBlock] = {}, to_copies[kBlock];
+  __builtin_memcpy(from_copies, from + i, rest * sizeof(In));
+  __builtin_memcpy(by_copies, by + i, rest * sizeof(C));
+  block(from_copies, by_copies, to_copies);
+  __builtin_memcpy(to + i, to_copies, rest * sizeof(C));
+}
+
+// ---- The table ----
+
+template <class Micro>
+inline constexpr detail::LinearFormat kLinearFormat = {
+    .arch = Micro::kArch,
+    .panel_columns = Micro::kColumns,
+    .tile_rows = Micro::kRows,
+    .panel_bytes = &Micro::panel_bytes,
+    .tile_bytes = &Micro::tile_bytes,
+    .wide_tile_bytes = &Micro::wide_tile_bytes,
+    .pack_panel = &Micro::pack_panel,
+    .panel_is_wide = &Micro::panel_is_wide,
+    .panel_is_sound = &Micro::panel_is_sound,
+    .pack_tile = &Micro::pack_tile,
+};
+
+template <class Micro, class Isa, class Out>
+constexpr LinearKernel linear_kernel() {
+  using L = typename Isa::template Lanes<compute_t<Out>>;
+  KernelSku sku;
+  sku.op = QuantizeKind::w8a8_linear;
+  sku.element = ElementKind::s8;
+  sku.aux_element = kind_of<Out>;
+  sku.arch = Micro::kArch;
+  sku.epilogue = EpilogueKind::dequantize_bias;
+  sku.precision_guarantee = detail::bit_stable_guarantee<compute_t<Out>>();
+  sku.precision_guarantee.accumulator = AccumulatorKind::exact_integer;
+  return {sku, &kLinearFormat<Micro>, &run_linear<Micro, L, Out>, &divide_row<L, Out>};
+}
+
+template <class Micro, class Isa>
+constexpr std::array<LinearKernel, 4> make_linear_kernels() {
+  return {linear_kernel<Micro, Isa, float>(), linear_kernel<Micro, Isa, double>(), linear_kernel<Micro, Isa, Half>(),
+          linear_kernel<Micro, Isa, BFloat16>()};
+}
+
+}  // namespace kvant::cpu
