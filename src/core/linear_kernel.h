@@ -1,7 +1,7 @@
 // What the front desk of linear layers hands to a kernel, and the list of kernels it chooses from.
 //
-// Inside, activations are u8 and weights are s8. The other kind of either differs by 128, which is a flip of the top bit
-// and moves into the zero point.
+// Inside, activations are u8 and weights are s8. The other kind of either differs by 128, which is a flip of the top
+// bit and moves into the zero point.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,9 @@ struct CodeMatrix {
   std::uint8_t flip;
 };
 
-// How one instruction set's micro-kernels want their operands in memory. A weight is cut into panels of columns (rows of
-// the [N, K] matrix), an activation into tiles of rows; all panels take the same number of bytes, and so do all tiles.
+// How one instruction set's micro-kernels want their operands in memory. A weight is cut into panels of columns (rows
+// of the [N, K] matrix), an activation into tiles of rows; all panels take the same number of bytes, and so do all
+// tiles.
 struct LinearFormat {
   ArchSku arch;
   std::int64_t panel_columns;
@@ -53,17 +54,17 @@ struct LinearJob {
   CodeMatrix raw_weight;
   const std::byte* act_scale;  // unaligned scales of the compute type
   const std::byte* weight_scale;
-  std::int64_t act_scale_step;               // 1: one for each row; 0: one for all
-  std::int64_t weight_scale_step;            // the same for columns
-  const std::byte* act_zero_point;           // unaligned int32
-  const std::byte* weight_zero_point;        // unaligned int32
-  std::int64_t act_zero_point_step;          // 1 or 0
-  std::int64_t weight_zero_point_step;       // 1 or 0
-  std::int32_t act_zero_point_offset;        // added after limiting: 128 for s8 activations
-  std::int32_t weight_zero_point_offset;     // -128 for u8 weights
-  CodeRange weight_range;                    // of the caller's weight kind
-  const std::byte* bias;                     // null: none
-  bool bias_is_output_kind;                  // otherwise the compute type
+  std::int64_t act_scale_step;            // 1: one for each row; 0: one for all
+  std::int64_t weight_scale_step;         // the same for columns
+  const std::byte* act_zero_point;        // unaligned int32
+  const std::byte* weight_zero_point;     // unaligned int32
+  std::int64_t act_zero_point_step;       // 1 or 0
+  std::int64_t weight_zero_point_step;    // 1 or 0
+  std::int32_t act_zero_point_offset;     // added after limiting: 128 for s8 activations
+  std::int32_t weight_zero_point_offset;  // -128 for u8 weights
+  CodeRange weight_range;                 // of the caller's weight kind
+  const std::byte* bias;                  // null: none
+  bool bias_is_output_kind;               // otherwise the compute type
   std::byte* out;
   std::int64_t out_stride;  // bytes
 };

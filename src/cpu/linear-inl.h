@@ -200,7 +200,8 @@ void divide_row(const std::byte* x, const std::byte* divisor, std::byte* out, st
     const auto quotient = [](typename L::F a, typename L::F b)
                               KVANT_INLINE_LAMBDA { return semantics::smoothed<L>(a, b); };
     L::template store<Order::natural>(
-        to, semantics::map(quotient, L::template load<Order::natural>(from), L::template load<Order::natural>(by)), false);
+        to, semantics::map(quotient, L::template load<Order::natural>(from), L::template load<Order::natural>(by)),
+        false);
   };
   const In* from = reinterpret_cast<const In*>(x);
   const C* by = reinterpret_cast<const C*>(divisor);

@@ -1,5 +1,5 @@
-// The front desk of linear layers. A run has two steps: the activation is quantized where it comes in floating point and
-// rearranged into tiles, then every panel of the weight meets all tiles.
+// The front desk of linear layers. A run has two steps: the activation is quantized where it comes in floating point
+// and rearranged into tiles, then every panel of the weight meets all tiles.
 #include "kvant/linear.h"
 
 #include <algorithm>
@@ -103,8 +103,7 @@ bool is_given(const AnyRef* view) { return view != nullptr && (view->data != nul
 // Fills in a kind that the typed plan knows, or refuses another one.
 Status set_kind(const char* who, const char* what, std::optional<ElementKind>& named, ElementKind type) {
   if (named.value_or(type) != type)
-    return unsupported("{}: the descriptor names {} as {}, the plan's type is {}", who, name(*named), what,
-                       name(type));
+    return unsupported("{}: the descriptor names {} as {}, the plan's type is {}", who, name(*named), what, name(type));
   named = type;
   return {};
 }
@@ -132,8 +131,8 @@ Status check_parameter(QuantizeKind op, const char* what, const AnyParameter& p,
     return unsupported("{}: {} has element {}, must be {}", name(op), what, name(p.kind()), name(kind));
   if (p.is_scalar()) return {};
   if (!fits(p.shape()))
-    return invalid_problem("{}: {} has shape {}, must be a number or {} of them", name(op), what,
-                           p.shape().to_string(), count);
+    return invalid_problem("{}: {} has shape {}, must be a number or {} of them", name(op), what, p.shape().to_string(),
+                           count);
   if (p.row_stride() != 0 && p.row_stride() != p.shape().row_length())
     return invalid_problem("{}: {} has row stride {}, must be dense", name(op), what, p.row_stride());
   if (p.data() == nullptr && count != 0)
@@ -489,8 +488,8 @@ Status AnyLinearPlan::Impl::check_parameters(const LinearOperands& o, std::int64
   const auto of_rows = [&](const Shape& shape) { return is_row_shape(shape, o.activation->shape, rows); };
   if (Status s = check_scale(op, "weight_scale", *o.weight_scale, compute(), out_features, of_columns); !s.ok())
     return s;
-  if (Status s = check_zero_point(op, "weight_zero_point", *o.weight_zero_point, code_range(weight), out_features,
-                                  of_columns);
+  if (Status s =
+          check_zero_point(op, "weight_zero_point", *o.weight_zero_point, code_range(weight), out_features, of_columns);
       !s.ok())
     return s;
   if (op == QuantizeKind::w8a8_linear) {
@@ -554,7 +553,7 @@ Status AnyLinearPlan::can_implement(const LinearOperands& o) const {
 
 namespace {
 LinearOperands operands(const AnyLinearArgs& a) {
-  return {&a.activation,    &a.act_scale,    &a.act_zero_point,    &a.smooth, &a.weight,
+  return {&a.activation,   &a.act_scale,    &a.act_zero_point,    &a.smooth, &a.weight,
           a.packed_weight, &a.weight_scale, &a.weight_zero_point, &a.bias,   &a.output};
 }
 }  // namespace
@@ -630,10 +629,11 @@ Status AnyLinearPlan::run(const Stream& stream, Workspace given, const LinearOpe
   const ops::Extent scratch(given.data, 1, size, size);
   if (ops::overlap(scratch, ops::extent(*o.output, rows)))
     return invalid_problem("{}: the workspace overlaps output", who());
-  if (Status s = plan.for_each_read(o, rows, [&](const char* what, const ops::Extent& read) -> Status {
-        if (!ops::overlap(scratch, read)) return {};
-        return invalid_problem("{}: the workspace overlaps {}", who(), what);
-      });
+  if (Status s = plan.for_each_read(o, rows,
+                                    [&](const char* what, const ops::Extent& read) -> Status {
+                                      if (!ops::overlap(scratch, read)) return {};
+                                      return invalid_problem("{}: the workspace overlaps {}", who(), what);
+                                    });
       !s.ok())
     return s;
   if (rows == 0 || plan.out_features == 0) return {};
@@ -641,8 +641,8 @@ Status AnyLinearPlan::run(const Stream& stream, Workspace given, const LinearOpe
   auto* workspace = static_cast<std::byte*>(given.data);
   workspace += Layout::kAlignment - reinterpret_cast<std::uintptr_t>(workspace) % Layout::kAlignment;
   const bool packed = o.packed_weight != nullptr;
-  const bool wide = plan.kernel->format->wide_tile_bytes(plan.in_features) != 0 &&
-                    (!packed || o.packed_weight->impl().wide);
+  const bool wide =
+      plan.kernel->format->wide_tile_bytes(plan.in_features) != 0 && (!packed || o.packed_weight->impl().wide);
   if (plan.in_features != 0)
     if (Status s = plan.prepare(stream, workspace, wide, o, rows); !s.ok()) return s;
 

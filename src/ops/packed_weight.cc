@@ -70,8 +70,8 @@ std::uint64_t checksum(Header header, const std::byte* panels, std::size_t size)
   return checksum(reinterpret_cast<const std::byte*>(&header), sizeof header) * 31 + checksum(panels, size);
 }
 
-// Null if there is no memory. Large weights ask for large pages: one row of an activation reads them at the speed of the
-// memory, and a fetch ahead ends at a page.
+// Null if there is no memory. Large weights ask for large pages: one row of an activation reads them at the speed of
+// the memory, and a fetch ahead ends at a page.
 std::shared_ptr<std::byte> allocate(std::size_t size) {
   constexpr std::size_t kLargePage = 2 << 20;
   const std::size_t alignment = size >= 2 * kLargePage ? kLargePage : 64;
@@ -153,10 +153,10 @@ Result<PackedWeight> PackedWeight::pack(const Stream& stream, const AnyRef& weig
   const std::size_t size = size_of(*format, n, k);
   const std::shared_ptr<std::byte> bytes = allocate(size);
   if (bytes == nullptr) return no_memory(size);
-  const PackLaunch launch{format,
-                          {static_cast<const std::byte*>(weight.data), ops::stride_bytes(weight), n, k,
-                           ops::weight_flip(weight.kind)},
-                          bytes.get() + sizeof(Header)};
+  const PackLaunch launch{
+      format,
+      {static_cast<const std::byte*>(weight.data), ops::stride_bytes(weight), n, k, ops::weight_flip(weight.kind)},
+      bytes.get() + sizeof(Header)};
   const std::int64_t panels = panel_count(*format, n);
   if (Status s = stream.parallel_for(panels, Task(&PackLaunch::run_part, &launch)); !s.ok()) return s;
   Header header = {};
@@ -169,12 +169,11 @@ Result<PackedWeight> PackedWeight::pack(const Stream& stream, const AnyRef& weig
     header.wide |= format->panel_is_wide(launch.panels + p * format->panel_bytes(k), k) ? 1u : 0u;
   header.checksum = checksum(header, launch.panels, size - sizeof(Header));
   std::memcpy(bytes.get(), &header, sizeof header);
-  return PackedWeight(
-      std::make_shared<const Impl>(Impl{format, n, k, weight.kind, header.wide != 0, size, bytes}));
+  return PackedWeight(std::make_shared<const Impl>(Impl{format, n, k, weight.kind, header.wide != 0, size, bytes}));
 }
 
-Result<std::size_t> PackedWeight::packed_size(const Stream& stream, std::int64_t out_features,
-                                              std::int64_t in_features, const PlanPreference& preference) {
+Result<std::size_t> PackedWeight::packed_size(const Stream& stream, std::int64_t out_features, std::int64_t in_features,
+                                              const PlanPreference& preference) {
   const auto isa = ops::requested_isa(kWho, stream, preference);
   if (!isa.ok()) return isa.status();
   if (Status s = ops::check_linear_sizes(kWho, 0, in_features, out_features); !s.ok()) return s;

@@ -87,9 +87,8 @@ const detail::RangeKernel* find_range_kernel(ElementKind element, std::optional<
 }
 
 const detail::LinearKernel* find_linear_kernel(ElementKind output, std::optional<ArchSku> isa) {
-  return first_that(linear_kernels(), [&](const detail::LinearKernel* k) {
-    return k->sku.aux_element == output && serves(k->sku, isa);
-  });
+  return first_that(linear_kernels(),
+                    [&](const detail::LinearKernel* k) { return k->sku.aux_element == output && serves(k->sku, isa); });
 }
 
 }  // namespace kvant::ops

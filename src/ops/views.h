@@ -41,9 +41,9 @@ T read_unaligned(const void* p) {
   return value;
 }
 
-// A scale given as one f32 or f64. On the bits, because the caller's floating-point mode is still in force where arguments
-// are checked: with denormals read as zero or an exception unmasked, a comparison could refuse a good scale or end the
-// program.
+// A scale given as one f32 or f64. On the bits, because the caller's floating-point mode is still in force where
+// arguments are checked: with denormals read as zero or an exception unmasked, a comparison could refuse a good scale
+// or end the program.
 class OneScale {
  public:
   OneScale(ElementKind kind, const void* data)

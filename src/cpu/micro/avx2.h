@@ -1,9 +1,9 @@
 // The int8 matrix product on AVX2 without VNNI, with exact sums. Include only where the compiler targets AVX2.
 //
 // The instruction for bytes, vpmaddubsw, adds two products of u8 by s8 in 16 bits and saturates: 255 * 127 * 2 does not
-// fit. So weights whose products meet in one 16-bit sum are reduced when they are packed, where they must be, until those
-// of one sign add up to at most 128: 255 times that fits. What was taken off is the excess, a list for each column that is
-// added exactly. A panel is of the first kind whose lists stay short:
+// fit. So weights whose products meet in one 16-bit sum are reduced when they are packed, where they must be, until
+// those of one sign add up to at most 128: 255 times that fits. What was taken off is the excess, a list for each
+// column that is added exactly. A panel is of the first kind whose lists stay short:
 //
 //   quads  Four weights in a 16-bit sum: two vpmaddubsw are added before they are widened, 64 products for five
 //          instructions. For weights with long tails.
@@ -55,8 +55,8 @@ struct Avx2Micro {
 
   static std::int64_t padded(std::int64_t depth) { return (depth + 7) / 8 * 8; }
   static std::int64_t chunks(std::int64_t depth) { return (depth + kChunk - 1) / kChunk; }
-  // An entry takes about half a cycle for 4 rows; a weight in a quad takes 0.11, in a pair 0.14, a wide one 0.17. Single rows
-  // care more about the bytes of the lists, so quads stop earlier than that says.
+  // An entry takes about half a cycle for 4 rows; a weight in a quad takes 0.11, in a pair 0.14, a wide one 0.17.
+  // Single rows care more about the bytes of the lists, so quads stop earlier than that says.
   static std::int64_t max_excess(std::int64_t depth, PanelKind kind = pairs) {
     return padded(depth) * kColumns / (kind == quads ? 128 : 32);
   }
@@ -132,8 +132,7 @@ struct Avx2Micro {
     std::int64_t limit;
     bool add(std::int64_t k, int amount) {
       if (count == limit) return false;
-      write_u32(entries, count++,
-                static_cast<std::uint32_t>(k % kChunk) | static_cast<std::uint32_t>(amount) << 16);
+      write_u32(entries, count++, static_cast<std::uint32_t>(k % kChunk) | static_cast<std::uint32_t>(amount) << 16);
       return true;
     }
   };
@@ -323,9 +322,8 @@ struct Avx2Micro {
     const __m256i ones = _mm256_set1_epi16(1);
     for (const std::byte* end = tile + depth * kRows; tile != end; tile += 8 * kRows, panel += 8 * kColumns) {
       const auto products = [&](int row, __m256i first, __m256i second) KVANT_INLINE_LAMBDA {
-        const __m256i sum =
-            _mm256_add_epi16(_mm256_maddubs_epi16(broadcast_32(tile + 4 * row), first),
-                             _mm256_maddubs_epi16(broadcast_32(tile + 4 * kRows + 4 * row), second));
+        const __m256i sum = _mm256_add_epi16(_mm256_maddubs_epi16(broadcast_32(tile + 4 * row), first),
+                                             _mm256_maddubs_epi16(broadcast_32(tile + 4 * kRows + 4 * row), second));
         return _mm256_madd_epi16(sum, ones);
       };
       const __m256i w00 = load_256(panel), w01 = load_256(panel + 64);
@@ -380,9 +378,9 @@ struct Avx2Micro {
 
   // ---- Excess ----
 
-  // Adds the excess of one chunk to the sums of kTiles tiles. In a tile, the codes of eight rows at k are 4 bytes apart: a
-  // load two bytes in front of the first puts them where a mask leaves each alone in its 32 bits, beside the zero that
-  // meets the entry's k.
+  // Adds the excess of one chunk to the sums of kTiles tiles. In a tile, the codes of eight rows at k are 4 bytes
+  // apart: a load two bytes in front of the first puts them where a mask leaves each alone in its 32 bits, beside the
+  // zero that meets the entry's k.
   template <int kTiles>
   static void add_excess(const std::byte* tile, std::int64_t tile_stride, const std::byte* panel, std::int64_t depth,
                          std::int64_t chunk, std::int32_t* sums) {
@@ -454,9 +452,8 @@ struct Avx2Micro {
   // Eight columns by sixteen codes: each column becomes eight pairs of int16, which are transposed.
   static KVANT_INLINE void widen_square(const detail::CodeMatrix& weight, std::int64_t column, std::int64_t k,
                                         std::byte* to, std::int64_t wanted) {
-    const auto row = [&](std::int64_t n) KVANT_INLINE_LAMBDA {
-      return _mm256_cvtepi8_epi16(raw_codes(weight, column + n, k));
-    };
+    const auto row = [&](std::int64_t n)
+                         KVANT_INLINE_LAMBDA { return _mm256_cvtepi8_epi16(raw_codes(weight, column + n, k)); };
     const __m256i a = row(0), b = row(1), c = row(2), d = row(3), e = row(4), f = row(5), g = row(6), h = row(7);
     const __m256i ab_lo = _mm256_unpacklo_epi32(a, b), ab_hi = _mm256_unpackhi_epi32(a, b);
     const __m256i cd_lo = _mm256_unpacklo_epi32(c, d), cd_hi = _mm256_unpackhi_epi32(c, d);
@@ -494,8 +491,9 @@ struct Avx2Micro {
       // As u8, which is 128 more; codes beyond the end are 0, so 128 here too.
       const __m128i to_u8 = _mm_set1_epi8(static_cast<char>(0x80));
       for (std::int64_t k = 0; k < panel.depth; k += 16)
-        sum = _mm_add_epi64(sum, _mm_sad_epu8(_mm_xor_si128(raw_codes(*panel.raw, panel.index * kColumns + n, k), to_u8),
-                                              _mm_setzero_si128()));
+        sum =
+            _mm_add_epi64(sum, _mm_sad_epu8(_mm_xor_si128(raw_codes(*panel.raw, panel.index * kColumns + n, k), to_u8),
+                                            _mm_setzero_si128()));
       sums[n] = _mm_cvtsi128_si64(sum) + _mm_extract_epi64(sum, 1) - 128 * ((panel.depth + 15) / 16 * 16);
     }
   }

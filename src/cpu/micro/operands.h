@@ -7,7 +7,8 @@
 //                               as in detail::LinearFormat
 //   column_sums(panel, sums)    of the s8 codes, for all kColumns columns
 //   accumulate(panel, rows, chunk, sums)
-//                               adds Σ a[m, k] * w[n, k] for k of one chunk to the int32 sums [row][column], modulo 2^32
+//                               adds Σ a[m, k] * w[n, k] for k of one chunk to the int32 sums [row][column], modulo
+//                               2^32
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The int8 matrix product in plain C++: the reference that every other micro-kernel must equal, and what runs on a machine
-// without more.
+// The int8 matrix product in plain C++: the reference that every other micro-kernel must equal, and what runs on a
+// machine without more.
 //
 // Panel: the columns one after the other, padded with zeros to kColumns of them, then their sums. Tile: the rows one
 // after the other.
@@ -75,8 +75,8 @@ struct ScalarMicro {
       for (std::int64_t n = 0; n < kColumns; ++n) {
         const std::int64_t column = panel.index * kColumns + n;
         if (panel.packed == nullptr && column >= panel.raw->rows) break;
-        const std::byte* w = panel.packed != nullptr ? panel.packed + n * panel.depth
-                                                     : panel.raw->data + column * panel.raw->stride;
+        const std::byte* w =
+            panel.packed != nullptr ? panel.packed + n * panel.depth : panel.raw->data + column * panel.raw->stride;
         const std::uint8_t flip = panel.packed != nullptr ? std::uint8_t{0} : panel.raw->flip;
         sums[r * kColumns + n] = add_wrapped(sums[r * kColumns + n], dot(a, w, flip, first, end));
       }
@@ -98,8 +98,7 @@ struct ScalarMicro {
                           std::int64_t end) {
     std::int32_t sum = 0;
     for (std::int64_t k = first; k < end; ++k)
-      sum += std::to_integer<std::int32_t>(a[k]) *
-             static_cast<std::int8_t>(std::to_integer<std::uint8_t>(w[k]) ^ flip);
+      sum += std::to_integer<std::int32_t>(a[k]) * static_cast<std::int8_t>(std::to_integer<std::uint8_t>(w[k]) ^ flip);
     return sum;
   }
   static std::int32_t add_wrapped(std::int32_t a, std::int32_t b) {
