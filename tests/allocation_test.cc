@@ -4,12 +4,15 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kvant/export.h"
 #include "tests/dynamic_range_case.h"
 #include "tests/elementwise_case.h"
+#include "tests/linear_case.h"
 
 namespace {
 std::atomic<std::int64_t> g_allocations{0};
@@ -137,6 +140,61 @@ TEST(Allocation, DoesNotHappenInRunOfDynamicRanges) {
         });
         if (HasFatalFailure()) return;
       }
+}
+
+// Small layers that one thread runs alone, and ones that are cut into parts; the scratch is the caller's.
+TEST(Allocation, DoesNotHappenInRunOfLinears) {
+  if (!KVANT_COUNTS_MALLOC) GTEST_SKIP() << "a sanitizer owns the allocator";
+  for (const Stream& stream : streams())
+    for (const auto& [m, k, n] : {std::tuple{3, 77, 9}, {1, 1024, 1500}, {200, 300, 250}})
+      for (const ElementKind activation : kByteKinds)
+        for (const bool packed : {false, true}) {
+          LinearCase c(m, k, n, {activation, ElementKind::s8, ElementKind::f16}, CodeData::uniform, CodeData::outliers,
+                       1);
+          c.draw_parameters(3);
+          const PreparedLinear linear(c, {}, {.packed = packed, .spare_rows = 2}, stream);
+          ASSERT_TRUE(linear.status().ok()) << linear.status().message();
+          expect_no_allocation(stream, c.text(), [&] { return linear.run(stream).ok(); });
+          if (HasFatalFailure()) return;
+        }
+}
+
+TEST(Allocation, DoesNotHappenInRunOfLinearsThatQuantize) {
+  if (!KVANT_COUNTS_MALLOC) GTEST_SKIP() << "a sanitizer owns the allocator";
+  for (const Stream& stream : streams())
+    for (const auto& [m, k, n] : {std::tuple{3, 77, 9}, {1, 1024, 1500}, {200, 300, 250}, {2, 100000, 3}})
+      for (const bool packed : {false, true})
+        for (const bool smooth : {false, true})
+          for (const std::optional<double>& act_scale : {std::optional<double>(), std::optional(0.05)}) {
+            const auto size = [](int rows, int columns) { return static_cast<std::size_t>(rows * columns); };
+            std::vector<float> x(size(m, k)), smoothing(size(1, k), 2.0f), weight_scale(size(1, n), 0.01f);
+            std::vector<float> y(size(m, n));
+            for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * 37 % 1009) - 500.0f;
+            const std::vector<std::int8_t> w(size(n, k), 3);
+            const TensorRef<std::int8_t> raw(w.data(), {n, k});
+            const auto packed_weight = PackedWeight::pack(stream, raw);
+            ASSERT_TRUE(packed_weight.ok()) << packed_weight.status().message();
+            const auto plan = QuantizedLinearPlan<float>::select(stream, {.max_rows = m,
+                                                                          .in_features = k,
+                                                                          .out_features = n,
+                                                                          .mode = DynamicRangeMode::asymmetric,
+                                                                          .act_scale = act_scale,
+                                                                          .smooth = smooth});
+            ASSERT_TRUE(plan.ok()) << plan.status().message();
+            std::vector<std::byte> scratch(plan->workspace_size());
+            QuantizedLinearArgs<float, std::int8_t> args{.input = {x.data(), {m, k}},
+                                                         .weight_scale = TensorRef<float>(weight_scale.data(), {n}),
+                                                         .output = {y.data(), {m, n}}};
+            if (smooth) args.smooth = {smoothing.data(), {k}};
+            if (packed)
+              args.packed_weight = &*packed_weight;
+            else
+              args.weight = raw;
+            expect_no_allocation(stream, "quantized_linear", [&] {
+              return plan->run(stream, {scratch.data(), scratch.size()}, args).ok();
+            });
+            if (HasFatalFailure()) return;
+          }
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// ONNX's own node tests of QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear, from Debian's package
-// libonnx-testdata: equal bytes, on every instruction set that can run. The cases are found by listing the folder, so
-// those of a newer package run too; what kvant has no types for is skipped by name.
+// ONNX's own node tests of QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear and MatMulInteger, from Debian's
+// package libonnx-testdata: equal bytes, on every instruction set that can run. The cases are found by listing the
+// folder, so those of a newer package run too; what kvant has no types for is skipped by name.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,7 +37,8 @@ constexpr std::string_view kNamedCases[] = {"test_quantizelinear",
                                             "test_dynamicquantizelinear_max_adjusted",
                                             "test_dynamicquantizelinear_max_adjusted_expanded",
                                             "test_dynamicquantizelinear_min_adjusted",
-                                            "test_dynamicquantizelinear_min_adjusted_expanded"};
+                                            "test_dynamicquantizelinear_min_adjusted_expanded",
+                                            "test_matmulinteger"};
 
 // Protobuf's wire format, as much of it as the files have: a message is a sequence of numbered fields. A malformed one
 // throws, which GoogleTest reports as a failure with the sentence.
@@ -111,6 +112,7 @@ enum OnnxType : std::int64_t {
   kOnnxFloat = 1,
   kOnnxUInt8 = 2,
   kOnnxInt8 = 3,
+  kOnnxInt32 = 6,
   kOnnxFloat16 = 10,
   kOnnxDouble = 11,
   kOnnxBFloat16 = 16,
@@ -264,6 +266,7 @@ std::vector<std::int32_t> zero_points(const OnnxTensor& t) {
 // DynamicQuantizeLinear has cases in two forms: a model of that one node, and one of the simpler operators that ONNX
 // defines it by, "expanded". Input and outputs are the operator's in both.
 bool is_dynamic(std::string_view name) { return name.starts_with("test_dynamicquantizelinear"); }
+bool is_matmul(std::string_view name) { return name.starts_with("test_matmulinteger"); }
 
 // The folders with the cases of all operators, sorted.
 std::vector<std::string> discover() {
@@ -271,7 +274,8 @@ std::vector<std::string> discover() {
   std::error_code error;
   for (fs::directory_iterator entry(kNodeFolder, error), end; !error && entry != end; entry.increment(error)) {
     std::string name = entry->path().filename().string();
-    if (name.starts_with("test_quantizelinear") || name.starts_with("test_dequantizelinear") || is_dynamic(name))
+    if (name.starts_with("test_quantizelinear") || name.starts_with("test_dequantizelinear") || is_dynamic(name) ||
+        is_matmul(name))
       names.push_back(std::move(name));
   }
   std::sort(names.begin(), names.end());
@@ -393,6 +397,85 @@ Skipped run_dynamic_data_set(const fs::path& folder) {
   return std::nullopt;
 }
 
+// A matrix product of 8-bit integers. kvant's product ends in floating point: with scales of 1 and in f64 that is the
+// integer itself. B is [K, N] in ONNX and [N, K] in kvant.
+Skipped run_matmul_data_set(const fs::path& folder) {
+  const auto load = [&folder](const char* file) { return parse_tensor(read_file(folder / file)); };
+  const OnnxTensor a = load("input_0.pb");
+  const OnnxTensor b = load("input_1.pb");
+  const OnnxTensor y = load("output_0.pb");
+  for (const OnnxTensor* codes : {&a, &b}) {
+    if (codes->kind() != ElementKind::s8 && codes->kind() != ElementKind::u8)
+      return type_text(*codes) + ", which is no 8-bit integer";
+    if (codes->dims.size() != 2) return codes->name + " has shape " + codes->shape().to_string();
+  }
+  if (y.type != kOnnxInt32) return type_text(y) + " instead of int32";
+  const std::int64_t m = a.dims[0], k = a.dims[1], n = b.dims[1];
+  if (b.dims[0] != k || y.dims != std::vector<std::int64_t>{m, n})
+    return "shapes " + a.shape().to_string() + ", " + b.shape().to_string() + " and " + y.shape().to_string();
+  // One for all, or one for each row of A and column of B; none is 0.
+  const auto zero_points_of = [&](const char* file) {
+    return fs::exists(folder / file) ? zero_points(load(file)) : std::vector<std::int32_t>{0};
+  };
+  const std::vector<std::int32_t> a_zero_points = zero_points_of("input_2.pb");
+  const std::vector<std::int32_t> b_zero_points = zero_points_of("input_3.pb");
+  const auto parameter = [](const std::vector<std::int32_t>& values) {
+    if (values.size() == 1) return AnyParameter(values[0]);
+    return AnyParameter(AnyRef{values.data(), ElementKind::s32, {static_cast<std::int64_t>(values.size())}, 0});
+  };
+
+  const std::vector<std::byte> activation = kvant_bytes(a), columns = kvant_bytes(b);
+  std::vector<std::byte> weight;
+  for (std::int64_t column = 0; column < n; ++column)
+    for (std::int64_t row = 0; row < k; ++row) weight.push_back(columns[static_cast<std::size_t>(row * n + column)]);
+  std::vector<double> expected;
+  if (!y.raw.empty() && y.raw.size() != static_cast<std::size_t>(4 * m * n))
+    throw std::runtime_error(y.name + ": " + std::to_string(y.raw.size()) + " bytes for " + y.shape().to_string());
+  for (std::size_t i = 0; i < static_cast<std::size_t>(m * n); ++i) {
+    std::int32_t value = 0;
+    if (y.raw.empty())
+      value = y.int32_data.at(i);
+    else
+      std::memcpy(&value, y.raw.data() + 4 * i, 4);
+    expected.push_back(value);
+  }
+
+  const Stream stream = Stream::cpu(1);
+  const W8A8LinearDescriptor descriptor{.max_rows = m,
+                                        .in_features = k,
+                                        .out_features = n,
+                                        .activation = *a.kind(),
+                                        .weight = *b.kind(),
+                                        .output = ElementKind::f64};
+  for (const ArchSku isa : {ArchSku::scalar, ArchSku::avx2})
+    for (const bool use_packed : {false, true}) {
+      const auto plan = AnyLinearPlan::select(stream, descriptor, {.isa = isa});
+      if (isa != ArchSku::scalar && plan.status().code() == StatusCode::Unsupported) continue;
+      const AnyRef raw{weight.data(), *b.kind(), {n, k}, 0};
+      const auto packed = PackedWeight::pack(stream, raw, {.isa = isa});
+      if (!plan.ok() || !packed.ok()) {
+        ADD_FAILURE() << folder << " on " << name(isa) << ": " << plan.status().message() << packed.status().message();
+        continue;
+      }
+      std::vector<double> got(expected.size(), -0.5);
+      std::vector<std::byte> scratch(plan->workspace_size());
+      const Status done = plan->run(stream, {scratch.data(), scratch.size()},
+                                    {.activation = {activation.data(), *a.kind(), {m, k}, 0},
+                                     .act_scale = AnyParameter(1.0),
+                                     .act_zero_point = parameter(a_zero_points),
+                                     .weight = use_packed ? AnyRef{} : raw,
+                                     .packed_weight = use_packed ? &*packed : nullptr,
+                                     .weight_scale = AnyParameter(1.0),
+                                     .weight_zero_point = parameter(b_zero_points),
+                                     .output = {got.data(), ElementKind::f64, {m, n}, 0}});
+      const std::string where = folder.string() + " on " + plan->sku().name() + (use_packed ? " packed" : " raw");
+      EXPECT_TRUE(done.ok()) << where << ": " << done.message();
+      note_kernel(plan->sku());
+      EXPECT_EQ(got, expected) << where;
+    }
+  return std::nullopt;
+}
+
 // Runs every data set of a case; there must be one.
 template <class RunDataSet>
 Skipped run_data_sets(const fs::path& folder, const RunDataSet& run) {
@@ -417,6 +500,10 @@ Skipped run_case(const std::string& name) {
   }
   if (nodes.size() != 1) return std::to_string(nodes.size()) + " nodes instead of one";
   const OnnxNode& node = nodes[0];
+  if (is_matmul(name)) {
+    if (node.op_type != "MatMulInteger") return "operator " + node.op_type;
+    return run_data_sets(folder, run_matmul_data_set);
+  }
   if (node.op_type != "QuantizeLinear" && node.op_type != "DequantizeLinear") return "operator " + node.op_type;
   for (const auto& [attribute, value] : node.attributes) {
     // saturate is for float8 alone, and the output files tell what output_dtype says.

@@ -3,12 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <optional>
 #include <stdexcept>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "tests/elementwise_case.h"
+#include "tests/linear_case.h"
 
 namespace kvant::tests {
 namespace {
@@ -133,6 +137,96 @@ TEST(DynamicRangePlan, ServesManyThreadsAtOnce) {
     EXPECT_EQ(outcomes[1], outcomes[0]) << name(scope.kind());
     EXPECT_EQ(outcomes[2], outcomes[0]) << name(scope.kind());
   }
+}
+
+// One plan and one packed weight on four threads, used by three callers at once; a raw weight is rearranged by each of
+// them. Layers that are cut along rows, along outputs, and along neither.
+TEST(LinearPlan, ServesManyThreadsAtOnce) {
+  const Stream stream = Stream::cpu(4);
+  for (const auto& [m, k, n] : {std::tuple{150, 200, 130}, {1, 700, 900}, {2, 20000, 3}})
+    for (const bool packed : {false, true}) {
+      LinearCase c(m, k, n, {ElementKind::u8, ElementKind::s8, ElementKind::bf16}, CodeData::uniform,
+                   CodeData::outliers, 3);
+      c.draw_parameters(5);
+      const std::vector<std::byte> want = c.wanted();
+      const PreparedLinear linear(c, {}, {.packed = packed}, stream);
+      ASSERT_TRUE(linear.status().ok()) << linear.status().message();
+      std::vector<std::vector<std::byte>> outputs(3, std::vector<std::byte>(want.size()));
+      std::atomic<int> failures{0};
+      std::vector<std::thread> callers;
+      for (std::vector<std::byte>& output : outputs)
+        callers.emplace_back([&] {
+          AnyLinearArgs args = linear.args();
+          args.output.data = output.data();
+          std::vector<std::byte> scratch(linear.plan().workspace_size());
+          for (int i = 0; i < 2; ++i)
+            if (!linear.plan().run(stream, {scratch.data(), scratch.size()}, args).ok()) ++failures;
+        });
+      for (std::thread& caller : callers) caller.join();
+      EXPECT_EQ(failures, 0);
+      for (const std::vector<std::byte>& output : outputs) EXPECT_TRUE(c.equal(output, want));
+    }
+}
+
+// Codes, scales and the rearranged activation lie in each caller's own scratch.
+TEST(QuantizedLinearPlan, ServesManyThreadsAtOnce) {
+  const Stream stream = Stream::cpu(4);
+  constexpr std::int64_t kM = 150, kK = 300, kN = 90;
+  std::vector<float> x(kM * kK), smooth(kK), weight_scale(kN, 0.01f);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * 37 % 1009) - 500.0f;
+  for (std::size_t i = 0; i < smooth.size(); ++i) smooth[i] = 0.5f + static_cast<float>(i % 7);
+  std::vector<std::int8_t> w(kN * kK);
+  for (std::size_t i = 0; i < w.size(); ++i) w[i] = static_cast<std::int8_t>(static_cast<int>(i * 31 % 256) - 128);
+  const auto packed = PackedWeight::pack(stream, TensorRef<std::int8_t>(w.data(), {kN, kK}));
+  ASSERT_TRUE(packed.ok()) << packed.status().message();
+  for (const bool smoothed : {false, true})
+    for (const std::optional<double>& act_scale : {std::optional<double>(), std::optional(3.7)}) {
+      const auto plan = QuantizedLinearPlan<float>::select(stream, {.max_rows = kM,
+                                                                    .in_features = kK,
+                                                                    .out_features = kN,
+                                                                    .mode = DynamicRangeMode::asymmetric,
+                                                                    .act_scale = act_scale,
+                                                                    .smooth = smoothed});
+      ASSERT_TRUE(plan.ok()) << plan.status().message();
+      std::atomic<int> failures{0};
+      const auto run = [&](const Stream& on, std::vector<float>& y) {
+        std::vector<std::byte> scratch(plan->workspace_size());
+        QuantizedLinearArgs<float, std::int8_t> args{.input = {x.data(), {kM, kK}},
+                                                     .packed_weight = &*packed,
+                                                     .weight_scale = TensorRef<float>(weight_scale.data(), {kN}),
+                                                     .output = {y.data(), {kM, kN}}};
+        if (smoothed) args.smooth = {smooth.data(), {kK}};
+        if (!plan->run(on, {scratch.data(), scratch.size()}, args).ok()) ++failures;
+      };
+      std::vector<std::vector<float>> outputs(3, std::vector<float>(kM * kN));
+      run(Stream::cpu(1), outputs[0]);
+      std::thread other([&] { run(stream, outputs[1]); });
+      run(stream, outputs[2]);
+      other.join();
+      EXPECT_EQ(failures, 0);
+      EXPECT_EQ(outputs[1], outputs[0]);
+      EXPECT_EQ(outputs[2], outputs[0]);
+    }
+}
+
+// Many threads may pack the same weight, and one packing may be cut into parts: the same bytes.
+TEST(PackedWeight, IsPackedByManyThreadsAtOnce) {
+  const std::vector<std::byte> w = draw_codes(CodeData::outliers, ElementKind::s8, 700, 500, 1);
+  const AnyRef weight{w.data(), ElementKind::s8, {700, 500}, 0};
+  const auto alone = PackedWeight::pack(Stream::cpu(1), weight);
+  ASSERT_TRUE(alone.ok()) << alone.status().message();
+  const Stream stream = Stream::cpu(4);
+  std::atomic<int> failures{0};
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 2; ++i)
+    callers.emplace_back([&] {
+      const auto packed = PackedWeight::pack(stream, weight);
+      if (!packed.ok() ||
+          !std::equal(packed->bytes().begin(), packed->bytes().end(), alone->bytes().begin(), alone->bytes().end()))
+        ++failures;
+    });
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(failures, 0);
 }
 
 }  // namespace
