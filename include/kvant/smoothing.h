@@ -34,10 +34,11 @@ namespace kvant {
 KVANT_API Status smooth_scales(const Stream& stream, const TensorRef<float>& act_absmax,
                                std::span<const AnyRef> weights, double alpha, const TensorMut<float>& scales);
 
-// Folds s in place. norm_weight [K] and norm_bias [K] of any floating-point type (norm_bias null: none), weights [N_i,
-// K]; none may overlap another. Each product or quotient is formed in f32 (f64 for f64) and rounded once to the
-// tensor's type. Every s_j must be finite and positive. Where a finite value would overflow its type, it is refused
-// with the channel and the numbers; nothing is written if it refuses. Infinities and NaN stay what they are.
+// Folds s in place. norm_weight [K] and norm_bias [K] of any floating-point type (norm_bias null: none); weights: at
+// least one, [N_i, K]; none may overlap another, or scales. Each product or quotient is formed in f32 (f64 for f64) and
+// rounded once to the tensor's type. Every s_j must be finite and positive. Where a finite value would overflow its
+// type, it is refused with the channel and the numbers; nothing is written if it refuses. Infinities stay what they
+// are, and NaN stays NaN.
 //
 // Only for norms that multiply by their weight and feed nothing but these linears: dividing the w of a norm that
 // multiplies by (1 + w), as Gemma's do, is wrong.
