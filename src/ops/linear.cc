@@ -63,7 +63,8 @@ struct AnyLinearPlan::Impl {
   ElementKind weight = ElementKind::s8;
   ElementKind output = ElementKind::f32;
   const detail::LinearKernel* kernel = nullptr;
-  std::optional<StaticScale> act_scale;
+  bool is_static = false;  // act_scale and act_zero_point are the descriptor's
+  StaticScale act_scale = {};
   std::int32_t act_zero_point = 0;
   // Of quantized_linear:
   bool smooth = false;
@@ -216,6 +217,18 @@ struct Preparation {
     return {};
   }
 
+  // Of some rows, where the input is floating point.
+  void make_codes(std::int64_t first, std::int64_t end) const {
+    if (smooth != nullptr)
+      for (std::int64_t row = first; row < end; ++row)
+        kernel->divide_row(input + row * input_stride, smooth, smoothed + row * smoothed_stride, codes.depth);
+    const detail::ElementwisePart part{first, end, 0, codes.depth};
+    if (own_range != nullptr)
+      own_range->run(*dynamic_job, part);
+    else if (quantize != nullptr)
+      quantize->run(*static_job, part);
+  }
+
   static void run_part(const void* context, std::int64_t index) {
     const Preparation& p = *static_cast<const Preparation*>(context);
     const cpu::DefaultFloatEnvironment environment;
@@ -223,14 +236,7 @@ struct Preparation {
     const std::int64_t first = index * format.tile_rows;
     const std::int64_t end = std::min(first + format.tile_rows, p.codes.rows);
     const std::int64_t depth = p.codes.depth;
-    if (p.smooth != nullptr)
-      for (std::int64_t row = first; row < end; ++row)
-        p.kernel->divide_row(p.input + row * p.input_stride, p.smooth, p.smoothed + row * p.smoothed_stride, depth);
-    const detail::ElementwisePart part{first, end, 0, depth};
-    if (p.own_range != nullptr)
-      p.own_range->run(*p.dynamic_job, part);
-    else if (p.quantize != nullptr)
-      p.quantize->run(*p.static_job, part);
+    if (depth != 0) p.make_codes(first, end);
     format.pack_tile(p.codes, index, p.tiles + index * format.tile_bytes(depth),
                      p.wide_tiles == nullptr ? nullptr : p.wide_tiles + index * format.wide_tile_bytes(depth),
                      p.row_sums);
@@ -256,11 +262,12 @@ struct LinearPartition {
 LinearPartition partition(const detail::LinearFormat& format, std::int64_t rows, std::int64_t columns,
                           std::int64_t depth, int threads) {
   // 2^19 products take 5 µs on one core with AVX2; waking another one costs 3.
-  constexpr double kLeastProducts = 1 << 19;
+  constexpr std::int64_t kLeastProducts = 1 << 19;
   constexpr std::int64_t kPartsPerThread = 12;
   const std::int64_t panels = divide_up(columns, format.panel_columns);
-  const double products = static_cast<double>(rows) * static_cast<double>(columns) * static_cast<double>(depth);
-  const auto worth = static_cast<std::int64_t>(std::min(products / kLeastProducts, 1e6));
+  std::int64_t products = 0;
+  const bool endless = __builtin_mul_overflow(rows * columns, depth, &products);
+  const std::int64_t worth = endless ? threads * kPartsPerThread : products / kLeastProducts;
   const std::int64_t wanted = threads == 1 ? 1 : std::clamp<std::int64_t>(worth, 1, threads * kPartsPerThread);
   const std::int64_t panel_parts = std::min(wanted, panels);
   const std::int64_t row_parts = std::clamp<std::int64_t>(wanted / panel_parts, 1, divide_up(rows, format.tile_rows));
@@ -304,9 +311,10 @@ Status AnyLinearPlan::Impl::fill(QuantizeKind kind_of_plan, std::int64_t rows, s
 
 Status AnyLinearPlan::Impl::set_static_scale(double scale, std::int32_t zero_point) {
   const cpu::DefaultFloatEnvironment environment;
-  act_scale = StaticScale{scale, static_cast<float>(scale)};
+  is_static = true;
+  act_scale = {scale, static_cast<float>(scale)};
   act_zero_point = zero_point;
-  const ops::OneScale number(compute(), act_scale->data(compute()));
+  const ops::OneScale number(compute(), act_scale.data(compute()));
   if (!number.is_finite_and_positive())
     return invalid_problem("{}: act_scale {} must be finite and positive{}", name(op), scale,
                            compute() == ElementKind::f32 ? " in f32" : "");
@@ -448,7 +456,7 @@ Status AnyLinearPlan::Impl::check_shapes(const LinearOperands& o) const {
                            x.shape.to_string(), in_features);
   const std::int64_t rows = row_count(x.shape);
   if (rows > max_rows)
-    return invalid_problem("{}: {} has shape {} with {} rows, the plan was selected for up to {}", who(), x_name,
+    return invalid_problem("{}: {} has shape {} with {} rows, the plan was selected for max_rows {}", who(), x_name,
                            x.shape.to_string(), rows, max_rows);
   if (Status s = ops::check_view(who, x_name, x, activation, x.shape, in_features == 0 ? 0 : rows); !s.ok()) return s;
   if (y.kind != output)
@@ -497,7 +505,7 @@ Status AnyLinearPlan::Impl::check_parameters(const LinearOperands& o, std::int64
     constexpr CodeRange kRange = {-kMaxZeroPoint, kMaxZeroPoint};
     if (Status s = check_zero_point(op, "act_zero_point", *o.act_zero_point, kRange, rows, of_rows); !s.ok()) return s;
   } else {
-    const char* source = act_scale ? "has it in its descriptor" : "finds it in the data";
+    const char* source = is_static ? "has it in its descriptor" : "finds it in the data";
     if (o.act_scale != nullptr && o.act_scale->data() != nullptr)
       return invalid_problem("{}: act_scale is given, but this plan {}", who(), source);
     const AnyParameter* zero_point = o.act_zero_point;
@@ -575,7 +583,7 @@ Status AnyLinearPlan::Impl::prepare(const Stream& stream, std::byte* workspace, 
   std::byte* smoothed = workspace + layout.smoothed;
   const std::int64_t smoothed_stride = row_bytes(compute(), in_features);
   std::byte* made = workspace + layout.codes;
-  const detail::Runs runs{.lines = rows, .length = in_features, .run = in_features, .outer_step = act_scale ? 0 : 1};
+  const detail::Runs runs{.lines = rows, .length = in_features, .run = in_features, .outer_step = is_static ? 0 : 1};
   const detail::ElementwiseJob job{
       .x = smooth ? smoothed : input,
       .dy = nullptr,
@@ -583,8 +591,8 @@ Status AnyLinearPlan::Impl::prepare(const Stream& stream, std::byte* workspace, 
       .x_stride = smooth ? smoothed_stride : input_stride,
       .dy_stride = 0,
       .out_stride = in_features,
-      .scale = act_scale ? static_cast<const std::byte*>(act_scale->data(compute())) : workspace + layout.scales,
-      .zero_point = act_scale ? nullptr : workspace + layout.zero_points,
+      .scale = is_static ? static_cast<const std::byte*>(act_scale.data(compute())) : workspace + layout.scales,
+      .zero_point = is_static ? nullptr : workspace + layout.zero_points,
       .common_zero_point = act_zero_point,
       .q_min = rules.q_min,
       .q_max = rules.q_max,
@@ -643,12 +651,9 @@ Status AnyLinearPlan::run(const Stream& stream, Workspace given, const LinearOpe
   const bool packed = o.packed_weight != nullptr;
   const bool wide =
       plan.kernel->format->wide_tile_bytes(plan.in_features) != 0 && (!packed || o.packed_weight->impl().wide);
-  if (plan.in_features != 0)
-    if (Status s = plan.prepare(stream, workspace, wide, o, rows); !s.ok()) return s;
+  if (Status s = plan.prepare(stream, workspace, wide, o, rows); !s.ok()) return s;
 
-  const bool dynamic = plan.quantizes() && !plan.act_scale;
-  const std::byte* zero_points = workspace + plan.layout.zero_points;
-  const bool own_zero_points = plan.op != QuantizeKind::w8a8_linear && !dynamic;
+  const bool dynamic = plan.own_range != nullptr && plan.in_features != 0;  // no codes, no scales
   detail::LinearJob job = {};
   job.rows = rows;
   job.columns = plan.out_features;
@@ -662,16 +667,16 @@ Status AnyLinearPlan::run(const Stream& stream, Workspace given, const LinearOpe
                       plan.in_features, ops::weight_flip(plan.weight)};
   if (dynamic) {
     job.act_scale = workspace + plan.layout.scales;
-    job.act_zero_point = zero_points;
+    job.act_zero_point = workspace + plan.layout.zero_points;
     job.act_scale_step = job.act_zero_point_step = 1;
-  } else if (own_zero_points) {
-    job.act_scale = static_cast<const std::byte*>(plan.act_scale->data(plan.compute()));
-    job.act_zero_point = reinterpret_cast<const std::byte*>(&plan.act_zero_point);
-  } else {
+  } else if (plan.op == QuantizeKind::w8a8_linear) {
     job.act_scale = static_cast<const std::byte*>(o.act_scale->data());
     job.act_zero_point = static_cast<const std::byte*>(o.act_zero_point->data());
     job.act_scale_step = o.act_scale->is_scalar() ? 0 : 1;
     job.act_zero_point_step = o.act_zero_point->is_scalar() ? 0 : 1;
+  } else {
+    job.act_scale = static_cast<const std::byte*>(plan.act_scale.data(plan.compute()));
+    job.act_zero_point = reinterpret_cast<const std::byte*>(&plan.act_zero_point);
   }
   job.act_zero_point_offset = plan.codes == ElementKind::s8 ? 128 : 0;
   job.weight_scale = static_cast<const std::byte*>(o.weight_scale->data());

@@ -110,10 +110,6 @@ Status ops::check_linear_sizes(const char* name, std::int64_t rows, std::int64_t
   if (Status s = check("max_rows", rows); !s.ok()) return s;
   if (Status s = check("in_features", in_features); !s.ok()) return s;
   if (Status s = check("out_features", out_features); !s.ok()) return s;
-  // Sums of 2^31 products of a zero point within ±2^23 stay inside 63 bits.
-  constexpr std::int64_t kMaxDepth = std::int64_t{1} << 31;
-  if (in_features > kMaxDepth)
-    return unsupported("{}: in_features {} is beyond {}, the most that sums can bear", name, in_features, kMaxDepth);
   // The largest buffers have up to 16 bytes for an element, and are padded.
   const auto too_large = [](std::int64_t a, std::int64_t b) {
     std::int64_t padded_a = 0, padded_b = 0, product = 0;
@@ -129,6 +125,10 @@ Status ops::check_linear_sizes(const char* name, std::int64_t rows, std::int64_t
   if (too_large(rows, out_features))
     return invalid_problem("{}: max_rows {} by out_features {} has more bytes than 63 bits count", name, rows,
                            out_features);
+  // Sums of 2^31 products of a zero point within ±2^23 stay inside 63 bits.
+  constexpr std::int64_t kMaxDepth = std::int64_t{1} << 31;
+  if (in_features > kMaxDepth)
+    return unsupported("{}: in_features {} is beyond {}, the most that sums can bear", name, in_features, kMaxDepth);
   return {};
 }
 
