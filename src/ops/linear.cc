@@ -100,6 +100,7 @@ std::int64_t aligned(std::int64_t bytes) { return divide_up(bytes, Layout::kAlig
 
 // True where an argument was given; one of no elements has a shape at least.
 bool is_given(const AnyRef* view) { return view != nullptr && (view->data != nullptr || view->shape.rank() != 0); }
+bool has_bias(const LinearOperands& o) { return o.bias != nullptr && o.bias->data != nullptr; }
 
 // Fills in a kind that the typed plan knows, or refuses another one.
 Status set_kind(const char* who, const char* what, std::optional<ElementKind>& named, ElementKind type) {
@@ -166,13 +167,6 @@ std::int64_t row_count(const Shape& shape) {
   std::int64_t rows = 1;
   for (int i = 0; i + 1 < shape.rank(); ++i) rows *= shape[i];
   return rows;
-}
-
-bool same_leading_sizes(const Shape& a, const Shape& b) {
-  if (a.rank() != b.rank()) return false;
-  for (int i = 0; i + 1 < a.rank(); ++i)
-    if (a[i] != b[i]) return false;
-  return true;
 }
 
 // [M], the leading sizes of the activation, or those with a last size of 1.
@@ -459,12 +453,9 @@ Status AnyLinearPlan::Impl::check_shapes(const LinearOperands& o) const {
     return invalid_problem("{}: {} has shape {} with {} rows, the plan was selected for max_rows {}", who(), x_name,
                            x.shape.to_string(), rows, max_rows);
   if (Status s = ops::check_view(who, x_name, x, activation, x.shape, in_features == 0 ? 0 : rows); !s.ok()) return s;
-  if (y.kind != output)
-    return unsupported("{}: output has element {}, the plan was selected for {}", who(), name(y.kind), name(output));
-  if (!same_leading_sizes(y.shape, x.shape) || y.shape.row_length() != out_features)
-    return invalid_problem("{}: output has shape {}, must be that of the {}, {}, with {} out_features as its last size",
-                           who(), y.shape.to_string(), x_name, x.shape.to_string(), out_features);
-  return ops::check_view(who, "output", y, output, y.shape, out_features == 0 ? 0 : rows);
+  Shape wanted = x.shape;
+  wanted[wanted.rank() - 1] = out_features;
+  return ops::check_view(who, "output", y, output, wanted, out_features == 0 ? 0 : rows);
 }
 
 Status AnyLinearPlan::Impl::check_weight(const LinearOperands& o) const {
@@ -519,7 +510,7 @@ Status AnyLinearPlan::Impl::check_parameters(const LinearOperands& o, std::int64
     if (Status s = ops::check_view(who, "smooth", *o.smooth, compute(), {in_features}, in_features == 0 ? 0 : 1);
         !s.ok())
       return s;
-  if (!is_given(o.bias)) return {};
+  if (!has_bias(o)) return {};
   if (o.bias->kind != compute() && o.bias->kind != output)
     return unsupported("{}: bias has element {}, must be {}{}", who(), name(o.bias->kind), name(output),
                        compute() == output ? "" : fmt::format(" or {}", name(compute())));
@@ -544,7 +535,7 @@ Status AnyLinearPlan::Impl::for_each_read(const LinearOperands& o, std::int64_t 
   }
   if (smooth)
     if (Status s = f("smooth", ops::extent(*o.smooth, 1)); !s.ok()) return s;
-  return is_given(o.bias) ? f("bias", ops::extent(*o.bias, 1)) : Status();
+  return has_bias(o) ? f("bias", ops::extent(*o.bias, 1)) : Status();
 }
 
 Status AnyLinearPlan::can_implement(const LinearOperands& o) const {
@@ -685,7 +676,7 @@ Status AnyLinearPlan::run(const Stream& stream, Workspace given, const LinearOpe
   job.weight_zero_point_step = o.weight_zero_point->is_scalar() ? 0 : 1;
   job.weight_zero_point_offset = plan.weight == ElementKind::u8 ? -128 : 0;
   job.weight_range = code_range(plan.weight);
-  if (is_given(o.bias)) {
+  if (has_bias(o)) {
     job.bias = static_cast<const std::byte*>(o.bias->data);
     job.bias_is_output_kind = o.bias->kind == plan.output;
   }

@@ -116,12 +116,12 @@ Status ops::check_linear_sizes(const char* name, std::int64_t rows, std::int64_t
     return __builtin_add_overflow(a, 256, &padded_a) || __builtin_add_overflow(b, 256, &padded_b) ||
            __builtin_mul_overflow(padded_a, padded_b, &product) || __builtin_mul_overflow(product, 16, &product);
   };
-  if (too_large(rows, in_features))
-    return invalid_problem("{}: max_rows {} by in_features {} has more bytes than 63 bits count", name, rows,
-                           in_features);
   if (too_large(out_features, in_features))
     return invalid_problem("{}: out_features {} by in_features {} has more bytes than 63 bits count", name,
                            out_features, in_features);
+  if (too_large(rows, in_features))
+    return invalid_problem("{}: max_rows {} by in_features {} has more bytes than 63 bits count", name, rows,
+                           in_features);
   if (too_large(rows, out_features))
     return invalid_problem("{}: max_rows {} by out_features {} has more bytes than 63 bits count", name, rows,
                            out_features);
@@ -145,6 +145,9 @@ Result<PackedWeight> PackedWeight::pack(const Stream& stream, const AnyRef& weig
     return invalid_problem("{}: weight has shape {}, must have two sizes, [out_features, in_features]", kWho,
                            weight.shape.to_string());
   const std::int64_t n = weight.shape[0], k = weight.shape[1];
+  if (!weight.shape.element_count())
+    return invalid_problem("{}: weight has shape {}, with a negative size or more elements than 63 bits count", kWho,
+                           weight.shape.to_string());
   if (Status s = ops::check_linear_sizes(kWho, 0, k, n); !s.ok()) return s;
   if (Status s = ops::check_view(who, "weight", weight, weight.kind, weight.shape, k == 0 ? 0 : n); !s.ok()) return s;
   const LinearFormat* format = format_of(*isa);
