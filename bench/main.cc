@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/operators.h"
+#include "bench/peers.h"
 #include "bench/report.h"
 
 namespace {
@@ -32,6 +33,7 @@ class ProgressReporter : public benchmark::BenchmarkReporter {
 }  // namespace
 
 int main(int argc, char** argv) {
+  kvant::bench::put_idle_peers_to_sleep(argv);
   std::string json = "bench.json";
   std::vector<std::string> arguments = {argv[0]};
   for (int i = 1; i < argc; ++i) {
@@ -53,6 +55,7 @@ int main(int argc, char** argv) {
 
   kvant::bench::register_elementwise();
   kvant::bench::register_dynamic_range();
+  kvant::bench::register_linear();
   ProgressReporter reporter;
   if (benchmark::RunSpecifiedBenchmarks(&reporter) == 0) {
     std::fprintf(stderr, "kvant_bench: no benchmark matches\n");

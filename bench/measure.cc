@@ -11,6 +11,8 @@
 
 namespace kvant::bench {
 
+Buffer::~Buffer() { std::free(data_); }
+
 std::byte* Buffer::get(std::size_t bytes) {
   if (bytes > size_) {
     std::free(data_);

@@ -13,9 +13,13 @@
 
 namespace kvant::bench {
 
-// Memory in huge pages that grows and is never given back, so that every case and its limit see the same pages.
+// Memory in huge pages that grows and never shrinks, so that every case and its limit see the same pages.
 class Buffer {
  public:
+  Buffer() = default;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer();
   std::byte* get(std::size_t bytes);
 
  private:

@@ -5,5 +5,6 @@ namespace kvant::bench {
 
 void register_elementwise();
 void register_dynamic_range();
+void register_linear();
 
 }  // namespace kvant::bench

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Rewrites the table of figures in README.md from bench.json, so that no number there is typed by hand.
+"""Rewrites the tables of figures in README.md from bench.json and, where it is, bench_ort.json, so that no number there
+is typed by hand.
 
-usage: python3 bench/readme_table.py   (after ./dev bench)
+usage: python3 bench/readme_table.py   (after ./dev bench or ./dev bench --ort)
 """
 import json
 import pathlib
@@ -45,11 +46,66 @@ def dynamic_range(rows, cell):
     return lines + [""] + latency
 
 
+def linear(rows):
+    """The table of linear layers beside other libraries, and whose sums are right."""
+    if not rows:
+        return []
+    # (shape, column) -> threads -> (GMAC/s, share of the limit or None)
+    cells, peers, sums = {}, [], {}
+
+    def put(shape, threads, column, seconds, macs, share=None):
+        cells.setdefault((tuple(shape), column), {})[threads] = (macs / seconds / 1e9, share)
+
+    def note(peer, verdict):
+        if peer not in peers:
+            peers.append(peer)
+        sums.setdefault(peer, set()).add(verdict)
+
+    for row in rows:
+        put(row["shape"], row["threads"], (row["op"], row["mode"]), row["seconds"], row["macs"], row.get("limit_share"))
+        for peer in row["peers"]:
+            put(row["shape"], row["threads"], peer["name"], peer["seconds"], row["macs"])
+            note(peer["name"], peer["sums"])
+    shapes = sorted({tuple(row["shape"]) for row in rows}, key=lambda s: (s[1] * s[2], s[0]))
+    ort = ROOT / "bench_ort.json"
+    for row in json.loads(ort.read_text()) if ort.exists() else ():
+        put(row["shape"], row["threads"], row["op"], row["seconds"], row["macs"])
+        note(row["op"], row["sums"])
+
+    def cell(shape, column):
+        by = cells.get((shape, column), {})
+        values = [by[threads] for threads in (1, 2) if threads in by]
+        return " / ".join(f"{speed:.1f}" + (f" ({share:.2f})" if share else "") for speed, share in values)
+
+    columns = [("w8a8_linear", "bell"), ("quantized_linear", "bell"), ("w8a8_linear", "uniform")] + peers
+    titles = ["w8a8_linear", "quantized_linear", "w8a8_linear, uniform weights"] + peers
+    lines = ["", "Linear layers with packed s8 weights per output channel, f32 output, [M, K] by [N, K]. Each cell:",
+             "thousand million multiplications a second (GMAC/s) on 1 / 2 threads; for M = 1 in brackets the share of",
+             "the limit, a loop that only reads the weight. Weights are bell-shaped (normal, largest magnitude 127)",
+             "unless the column says uniform (-128 to 127). The peers were timed in turns with kvant in one process"
+             + (", ort_dynamic before and after it:" if "ort_dynamic" in peers else ":"), "",
+             "| K × N | M | " + " | ".join(titles) + " |", "|---" * (len(titles) + 2) + "|"]
+    for shape in shapes:
+        lines.append(f"| {shape[1]} × {shape[2]} | {shape[0]} | " + " | ".join(cell(shape, c) for c in columns) + " |")
+    raw = [(shape[0], shape) for shape in shapes if (shape, ("w8a8_linear", "raw")) in cells]
+    lines.append("")
+    if raw:
+        lines.append(f"- w8a8_linear with a raw weight, {raw[0][1][1]} × {raw[0][1][2]}: " +
+                     ", ".join(f"{cell(shape, ('w8a8_linear', 'raw'))} for M = {m}" for m, shape in raw))
+    words = {"exact": "exact", "wrong": "wrong", "f32": "in f32"}
+    verdicts = [f"{peer} {' or '.join(words[v] for v in sorted(sums[peer]))}"
+                + (" by shape" if len(sums[peer]) > 1 else "") for peer in peers]
+    if verdicts:
+        lines.append("- Sums where codes have their full range, compared with 64-bit ones: kvant exact (its tests), " +
+                     ", ".join(verdicts))
+    return lines
+
+
 def main():
     rows = json.loads((ROOT / "bench.json").read_text())
     cases = {}
     for row in rows:
-        if row["op"] == "dynamic_range" or row["numerics"] != "exact" or "limit_share" not in row:
+        if row["op"] == "dynamic_range" or "macs" in row or row["numerics"] != "exact" or "limit_share" not in row:
             continue
         elements = 1
         for size in row["shape"]:
@@ -85,6 +141,7 @@ def main():
         share = f", {row['limit_share']:.2f} of the limit" if "limit_share" in row else ""
         what = "in L2, 64 Ki elements" if row["shape"] == [65536] else "one call on 64 elements"
         lines.append(f"- {row['op']} {row['in']} → {row['out']} {row['numerics']}, {what}: {row['seconds'] * 1e9:.0f} ns{share}")
+    lines += linear([row for row in rows if "macs" in row])
     readme = ROOT / "README.md"
     text = readme.read_text()
     before, rest = text.split(BEGIN)

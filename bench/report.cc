@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -34,26 +35,64 @@ std::string granularity_label(const Row& row) {
   return row.granularity;
 }
 
+std::string time_label(double seconds) {
+  return seconds < 1e-6   ? fmt::format("{:.1f} ns", seconds * 1e9)
+         : seconds < 1e-3 ? fmt::format("{:.2f} us", seconds * 1e6)
+                          : fmt::format("{:.2f} ms", seconds * 1e3);
+}
+
+std::string share_label(const Row& row) {
+  return row.limit_seconds > 0 ? fmt::format("{:.2f}", row.limit_seconds / row.seconds) : std::string("-");
+}
+
+void print_elements(const std::vector<const Row*>& table) {
+  fmt::print("{:<25}{:<12}{:<11}{:<11}{:<8}{:<13}{:>8}{:>11}{:>11}{:>9}{:>8}\n", "operator", "granularity", "types",
+             "numerics", "isa", "shape", "threads", "time", "Gelem/s", "GB/s", "share");
+  for (const Row* one : table) {
+    const Row& row = *one;
+    const std::string op = row.direction == "backward" ? row.op + "_backward"
+                           : row.mode.empty()          ? row.op
+                                                       : row.op + "/" + row.mode;
+    fmt::print("{:<25}{:<12}{:<11}{:<11}{:<8}{:<13}{:>8}{:>11}{:>11.2f}{:>9.1f}{:>8}\n", op, granularity_label(row),
+               row.in == row.out ? row.in : row.in + ">" + row.out, row.numerics, row.isa, join(row.shape), row.threads,
+               time_label(row.seconds), element_count(row) / row.seconds / 1e9, row.bytes / row.seconds / 1e9,
+               share_label(row));
+  }
+}
+
+// Matrix products, with how many times as fast as each peer they are.
+void print_products(const std::vector<const Row*>& table) {
+  fmt::print("{:<27}{:<9}{:<8}{:<16}{:>8}{:>11}{:>9}{:>8}", "operator", "types", "isa", "MxKxN", "threads", "time",
+             "GMAC/s", "share");
+  std::vector<std::string> names;
+  for (const Row* row : table)
+    for (const PeerTime& peer : row->peers)
+      if (std::find(names.begin(), names.end(), peer.name) == names.end()) names.push_back(peer.name);
+  for (const std::string& peer : names) fmt::print("{:>20}", "/ " + peer);
+  fmt::print("\n");
+  for (const Row* row : table) {
+    fmt::print("{:<27}{:<9}{:<8}{:<16}{:>8}{:>11}{:>9.1f}{:>8}", row->op + "/" + row->mode, row->in + ">" + row->out,
+               row->isa, join(row->shape), row->threads, time_label(row->seconds), row->macs / row->seconds / 1e9,
+               share_label(*row));
+    for (const std::string& name : names) {
+      const auto peer = std::find_if(row->peers.begin(), row->peers.end(),
+                                     [&](const PeerTime& candidate) { return candidate.name == name; });
+      fmt::print("{:>20}", peer == row->peers.end() ? "-" : fmt::format("{:.2f}", peer->seconds / row->seconds));
+    }
+    fmt::print("\n");
+  }
+}
+
 }  // namespace
 
 void add(Row row) { rows().push_back(std::move(row)); }
 
 void print_table() {
-  fmt::print("{:<25}{:<12}{:<11}{:<11}{:<8}{:<13}{:>8}{:>11}{:>11}{:>9}{:>8}\n", "operator", "granularity", "types",
-             "numerics", "isa", "shape", "threads", "time", "Gelem/s", "GB/s", "share");
-  for (const Row& row : rows()) {
-    const std::string op = row.direction == "backward" ? row.op + "_backward"
-                           : row.mode.empty()          ? row.op
-                                                       : row.op + "/" + row.mode;
-    const std::string time = row.seconds < 1e-6   ? fmt::format("{:.1f} ns", row.seconds * 1e9)
-                             : row.seconds < 1e-3 ? fmt::format("{:.2f} us", row.seconds * 1e6)
-                                                  : fmt::format("{:.2f} ms", row.seconds * 1e3);
-    const std::string share =
-        row.limit_seconds > 0 ? fmt::format("{:.2f}", row.limit_seconds / row.seconds) : std::string("-");
-    fmt::print("{:<25}{:<12}{:<11}{:<11}{:<8}{:<13}{:>8}{:>11}{:>11.2f}{:>9.1f}{:>8}\n", op, granularity_label(row),
-               row.in == row.out ? row.in : row.in + ">" + row.out, row.numerics, row.isa, join(row.shape), row.threads,
-               time, element_count(row) / row.seconds / 1e9, row.bytes / row.seconds / 1e9, share);
-  }
+  std::vector<const Row*> elements, products;
+  for (const Row& row : rows()) (row.macs > 0 ? products : elements).push_back(&row);
+  if (!elements.empty()) print_elements(elements);
+  if (!elements.empty() && !products.empty()) fmt::print("\n");
+  if (!products.empty()) print_products(products);
 }
 
 bool write_json(const std::string& path) {
@@ -81,6 +120,16 @@ bool write_json(const std::string& path) {
       one["peer"] = row.peer;
       one["peer_seconds"] = row.peer_seconds;
       one["peer_ratio"] = row.peer_seconds / row.seconds;
+    }
+    if (row.macs > 0) {
+      one["macs"] = row.macs;
+      nlohmann::ordered_json peers = nlohmann::ordered_json::array();
+      for (const PeerTime& peer : row.peers)
+        peers.push_back({{"name", peer.name},
+                         {"seconds", peer.seconds},
+                         {"ratio", peer.seconds / row.seconds},
+                         {"sums", peer.sums}});
+      one["peers"] = std::move(peers);
     }
     list.push_back(std::move(one));
   }
