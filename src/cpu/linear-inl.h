@@ -34,22 +34,31 @@ class LinearRunner {
   KVANT_INLINE LinearRunner(const LinearJob& job, const LinearPart& part) : job_(job), part_(part) {}
 
   KVANT_INLINE void run() {
-    for (std::int64_t p = part_.first_panel; p < part_.end_panel; ++p) {
-      const LinearPanel panel{job_.panels == nullptr ? nullptr : job_.panels + p * Micro::panel_bytes(job_.depth),
-                              &job_.raw_weight, p, job_.depth};
-      prepare_columns(panel);
-      for (std::int64_t row = part_.first_row; row < part_.end_row; row += kRowBlock)
-        run_block(panel, row, part_.end_row - row < kRowBlock ? part_.end_row - row : kRowBlock);
-    }
+    const std::int64_t bytes = Micro::panel_bytes(job_.depth);
+    const std::int64_t block = rows_in_block();
+    for (std::int64_t row = part_.first_row; row < part_.end_row; row += block)
+      for (std::int64_t p = part_.first_panel; p < part_.end_panel; ++p) {
+        const std::byte* packed = job_.panels == nullptr ? nullptr : job_.panels + p * bytes;
+        const LinearPanel panel{packed, &job_.raw_weight, p, job_.depth, packed == nullptr ? nullptr : packed + bytes};
+        prepare_columns(panel);
+        run_block(panel, row, part_.end_row - row < block ? part_.end_row - row : block);
+      }
   }
 
  private:
   using C = typename L::C;
   using F = typename L::F;
   static constexpr std::int64_t kColumns = Micro::kColumns;
-  // A panel's codes are read from L2 once for each block of rows.
-  static constexpr std::int64_t kRowBlock = 128;
-  static_assert(kRowBlock % Micro::kRows == 0 && kColumns % L::kWidth == 0);
+  // A block of rows stays in L2 while the panels pass by.
+  static constexpr std::int64_t kRowBlock = Micro::kMaxRows;
+  static constexpr std::int64_t kLeastRowBlock = 16;
+  static constexpr std::int64_t kCachedCodes = 1 << 18;
+  static_assert(kRowBlock % Micro::kRows == 0 && kLeastRowBlock % Micro::kRows == 0 && kColumns % L::kWidth == 0);
+
+  KVANT_INLINE std::int64_t rows_in_block() const {
+    const std::int64_t rows = job_.depth == 0 ? kRowBlock : kCachedCodes / job_.depth / Micro::kRows * Micro::kRows;
+    return rows < kLeastRowBlock ? kLeastRowBlock : rows < kRowBlock ? rows : kRowBlock;
+  }
 
   // ---- What belongs to the columns of a panel ----
 
@@ -57,22 +66,30 @@ class LinearRunner {
     Micro::column_sums(panel, column_sums_);
     const std::int64_t first = first_column_ = panel.index * kColumns;
     columns_ = job_.columns - first < kColumns ? job_.columns - first : kColumns;
-    has_weight_zero_points_ = false;
-    for (std::int64_t n = 0; n < kColumns; ++n) {
-      const bool real = n < columns_;
-      weight_scale_[n] = real ? parameter_at<C>(job_.weight_scale, job_.weight_scale_step, first + n) : C(0);
-      bias_[n] = real && job_.bias != nullptr ? bias_at(first + n) : C(0);
-      weight_zero_point_[n] = real ? weight_zero_point_at(first + n) : 0;
-      has_weight_zero_points_ |= weight_zero_point_[n] != 0;
+    fill_columns<C>(weight_scale_, job_.weight_scale, job_.weight_scale_step, first);
+    fill_columns<std::int32_t>(weight_zero_point_, job_.weight_zero_point, job_.weight_zero_point_step, first);
+    std::int32_t any = 0;
+    for (std::int64_t n = 0; n < kColumns; ++n) any |= weight_zero_point_[n] = weight_zero_point(weight_zero_point_[n]);
+    has_weight_zero_points_ = any != 0;
+    if (job_.bias != nullptr)
+      for (std::int64_t n = 0; n < kColumns; ++n) bias_[n] = n < columns_ ? bias_at(first + n) : C(0);
+  }
+  // Columns beyond the last repeat the first.
+  template <class T>
+  KVANT_INLINE void fill_columns(T* to, const std::byte* values, std::int64_t step, std::int64_t first) const {
+    const T* from = reinterpret_cast<const T*>(values) + step * first;
+    if (step == 1 && columns_ == kColumns) {
+      __builtin_memcpy(to, from, sizeof(T) * kColumns);
+      return;
     }
+    for (std::int64_t n = 0; n < kColumns; ++n) to[n] = load_unaligned(from + (n < columns_ ? n * step : 0));
   }
   KVANT_INLINE C bias_at(std::int64_t n) const {
     if (job_.bias_is_output_kind)
       return ScalarLanes<C>::widen(load_unaligned(reinterpret_cast<const Out*>(job_.bias) + n));
     return load_unaligned(reinterpret_cast<const C*>(job_.bias) + n);
   }
-  KVANT_INLINE std::int32_t weight_zero_point_at(std::int64_t n) const {
-    const auto given = parameter_at<std::int32_t>(job_.weight_zero_point, job_.weight_zero_point_step, n);
+  KVANT_INLINE std::int32_t weight_zero_point(std::int32_t given) const {
     const std::int32_t least = job_.weight_range.min, greatest = job_.weight_range.max;
     return (given < least ? least : given > greatest ? greatest : given) + job_.weight_zero_point_offset;
   }
@@ -88,8 +105,11 @@ class LinearRunner {
     const std::int64_t tile = first_row / Micro::kRows;
     const std::int64_t tile_stride = Micro::tile_bytes(job_.depth), wide_stride = Micro::wide_tile_bytes(job_.depth);
     const LinearRows rows{job_.tiles + tile * tile_stride,
-                          job_.wide_tiles == nullptr ? nullptr : job_.wide_tiles + tile * wide_stride, tile_stride,
-                          wide_stride, count};
+                          job_.wide_tiles == nullptr ? nullptr : job_.wide_tiles + tile * wide_stride,
+                          tile_stride,
+                          wide_stride,
+                          count,
+                          job_.rows == 1};
     const std::int64_t chunks = (job_.depth + Micro::kChunk - 1) / Micro::kChunk;
     const bool narrow = fits_32_bits(first_row, count);
     clear(sums_, count);

@@ -37,12 +37,14 @@ struct Avx2Micro {
 
   // ---- Layouts ----
   //
-  // Tile           for each 4 of k: 8 rows of 4 bytes
-  // Wide tile      for each 2 of k: 8 rows of 2 int16
+  // Tile           for each 4 of k: 8 rows of 4 bytes. Of an activation with a single row: that row alone, because with
+  // the
+  //                others' room between its codes it would push the weights out of L1.
+  // Wide tile      for each 2 of k: 8 rows of 2 int16, or the single row
   // Quads, pairs   for each 4 of k: 16 columns of 4 bytes. In pairs a 16-bit sum takes k 0 and 1, the next one 2 and 3;
   //                in quads k 0, 1, 4 and 5, the next one 2, 3, 6 and 7.
   // Wide panel     for each 2 of k: 16 columns of 2 bytes
-  // Behind the codes of a panel: PanelTail, the ends of the lists (one for each column, chunk by chunk), the lists.
+  // Behind the codes of a panel: PanelTail, the end of each block's list of excess, the lists.
 
   enum PanelKind : std::uint32_t { quads, pairs, wide };
   struct PanelTail {
@@ -50,11 +52,29 @@ struct Avx2Micro {
     std::uint32_t kind;
     std::uint32_t excess_count;
   };
-  // An entry of a list: k within its chunk in the lower half, what is to be added to that weight in the upper one.
   static constexpr std::int64_t kChunk = 65536;
+  static constexpr std::int64_t kMaxRows = 128;  // of one accumulate()
+
+  // Codes of k whose weights stay in L1, 16 KiB of them, while the strips pass by. Each block has a list of its own, so
+  // that its entries find the codes of the activation in L1 too.
+  static constexpr std::int64_t kBlock = 1024;
+
+  // An entry of a list, in 32 bits: from below, 16 of where in a block of a tile the code is, 8 of the column, 8 of
+  // what is to be added to that weight. Neighbours belong to different columns where that is possible, so that their
+  // sums do not wait for each other; one list for all columns, because the end of a loop that nobody can foresee costs
+  // as much as five entries.
+  static std::uint32_t entry(std::int64_t k, std::int64_t column, int amount) {
+    const std::int64_t in_block = k % kBlock;
+    return static_cast<std::uint32_t>(in_block / 4 * 4 * kRows + in_block % 4) |
+           static_cast<std::uint32_t>(column) << 16 | static_cast<std::uint32_t>(amount) << 24;
+  }
+  static std::int64_t k_of_entry(std::uint32_t bits) {
+    const std::int64_t place = bits & 0xFFFF;
+    return place / (4 * kRows) * 4 + place % 4;
+  }
 
   static std::int64_t padded(std::int64_t depth) { return (depth + 7) / 8 * 8; }
-  static std::int64_t chunks(std::int64_t depth) { return (depth + kChunk - 1) / kChunk; }
+  static std::int64_t blocks(std::int64_t depth) { return (depth + kBlock - 1) / kBlock; }
   // An entry takes about half a cycle for 4 rows; a weight in a quad takes 0.11, in a pair 0.14, a wide one 0.17.
   // Single rows care more about the bytes of the lists, so quads stop earlier than that says.
   static std::int64_t max_excess(std::int64_t depth, PanelKind kind = pairs) {
@@ -62,7 +82,7 @@ struct Avx2Micro {
   }
   static std::int64_t panel_bytes(std::int64_t depth) {
     const std::int64_t bytes = padded(depth) * kColumns + static_cast<std::int64_t>(sizeof(PanelTail)) +
-                               4 * (chunks(depth) * kColumns + max_excess(depth));
+                               4 * (blocks(depth) + max_excess(depth));
     return (bytes + 63) / 64 * 64;
   }
   // One line more than the codes, so that rows of several tiles do not meet in the same set of the cache.
@@ -81,7 +101,7 @@ struct Avx2Micro {
     return tail_of(panel, depth) + sizeof(PanelTail);
   }
   static const std::byte* excess(const std::byte* panel, std::int64_t depth) {
-    return list_ends(panel, depth) + 4 * chunks(depth) * kColumns;
+    return list_ends(panel, depth) + 4 * blocks(depth);
   }
   static std::uint32_t read_u32(const std::byte* p, std::int64_t index) {
     std::uint32_t v;
@@ -95,13 +115,16 @@ struct Avx2Micro {
   static bool panel_is_sound(const std::byte* panel, std::int64_t depth) {
     const PanelTail t = tail(panel, depth);
     if (t.kind > wide || t.excess_count > max_excess(depth) || (t.kind == wide && t.excess_count != 0)) return false;
-    const std::int64_t lists = chunks(depth) * kColumns;
     std::uint32_t begin = 0;
-    for (std::int64_t i = 0; i < lists; ++i) {
-      const std::uint32_t end = read_u32(list_ends(panel, depth), i);
+    for (std::int64_t block = 0; block < blocks(depth); ++block) {
+      const std::uint32_t end = read_u32(list_ends(panel, depth), block);
       if (end < begin || end > t.excess_count) return false;
-      for (std::uint32_t e = begin; e < end; ++e)
-        if (i / kColumns * kChunk + (read_u32(excess(panel, depth), e) & 0xFFFF) >= depth) return false;
+      for (std::uint32_t e = begin; e < end; ++e) {
+        const std::uint32_t bits = read_u32(excess(panel, depth), e);
+        const std::int64_t k = k_of_entry(bits), column = bits >> 16 & 0xFF;
+        if (k >= kBlock || block * kBlock + k >= depth || column >= kColumns) return false;
+        if ((entry(k, column, 0) & 0xFFFF) != (bits & 0xFFFF)) return false;  // points into another row
+      }
       begin = end;
     }
     return begin == t.excess_count;
@@ -130,9 +153,9 @@ struct Avx2Micro {
     std::byte* entries;
     std::int64_t count;
     std::int64_t limit;
-    bool add(std::int64_t k, int amount) {
+    bool add(std::int64_t k, std::int64_t column, int amount) {
       if (count == limit) return false;
-      write_u32(entries, count++, static_cast<std::uint32_t>(k % kChunk) | static_cast<std::uint32_t>(amount) << 16);
+      write_u32(entries, count++, entry(k, column, amount));
       return true;
     }
   };
@@ -141,7 +164,7 @@ struct Avx2Micro {
   // the list is full.
   template <int kMembers>
   static KVANT_INLINE bool reduce(std::int8_t* w, const int (&members)[kMembers], int sign, std::int64_t k,
-                                  ExcessList& list) {
+                                  std::int64_t n, ExcessList& list) {
     constexpr int kLimit = 128;  // 255 * 128 = 32640
     int total = 0;
     for (const int i : members) total += sign * w[i] > 0 ? sign * w[i] : 0;
@@ -152,7 +175,7 @@ struct Avx2Micro {
       const int size = sign * w[largest];
       // The excess of one entry fits 8 bits; -128 is taken off whole.
       const int amount = total - kLimit < size ? total - kLimit : size;
-      if (!list.add(k + largest, sign * amount)) return false;
+      if (!list.add(k + largest, n, sign * amount)) return false;
       w[largest] = static_cast<std::int8_t>(w[largest] - sign * amount);
       total -= amount;
     }
@@ -171,24 +194,22 @@ struct Avx2Micro {
     t.kind = kind;
     std::byte* ends = const_cast<std::byte*>(list_ends(panel, depth));
     ExcessList list{const_cast<std::byte*>(excess(panel, depth)), 0, max_excess(depth, kind)};
-    for (std::int64_t chunk = 0; chunk < chunks(depth); ++chunk) {
-      const std::int64_t end = depth < (chunk + 1) * kChunk ? depth : (chunk + 1) * kChunk;
+    ColumnReader columns[kColumns];
+    for (std::int64_t n = 0; n < kColumns; ++n) columns[n] = column(weight, first + n);
+    // All columns at one k after the other: so the list's neighbours belong to different columns.
+    for (std::int64_t k = 0; k < depth; k += 8) {
+      if (k % kBlock == 0 && k != 0) write_u32(ends, k / kBlock - 1, static_cast<std::uint32_t>(list.count));
       for (std::int64_t n = 0; n < kColumns; ++n) {
-        const ColumnReader reader = column(weight, first + n);
-        std::int64_t sum = 0;
-        for (std::int64_t k = chunk * kChunk; k < end; k += 8) {
-          std::int8_t w[8];
-          reader.read8(k, w);
-          for (const std::int8_t code : w) sum += code;
-          for (const auto& members : groups)
-            if (!reduce(w, members, 1, k, list) || !reduce(w, members, -1, k, list)) return false;
-          std::memcpy(panel + k * kColumns + n * 4, w, 4);
-          std::memcpy(panel + (k + 4) * kColumns + n * 4, w + 4, 4);
-        }
-        t.column_sums[n] += sum;
-        write_u32(ends, chunk * kColumns + n, static_cast<std::uint32_t>(list.count));
+        std::int8_t w[8];
+        columns[n].read8(k, w);
+        for (const std::int8_t code : w) t.column_sums[n] += code;
+        for (const auto& members : groups)
+          if (!reduce(w, members, 1, k, n, list) || !reduce(w, members, -1, k, n, list)) return false;
+        std::memcpy(panel + k * kColumns + n * 4, w, 4);
+        std::memcpy(panel + (k + 4) * kColumns + n * 4, w + 4, 4);
       }
     }
+    if (depth != 0) write_u32(ends, blocks(depth) - 1, static_cast<std::uint32_t>(list.count));
     t.excess_count = static_cast<std::uint32_t>(list.count);
     return true;
   }
@@ -206,7 +227,7 @@ struct Avx2Micro {
       }
     }
     std::memset(const_cast<std::byte*>(list_ends(panel, weight.depth)), 0,
-                static_cast<std::size_t>(4 * chunks(weight.depth) * kColumns));
+                static_cast<std::size_t>(4 * blocks(weight.depth)));
   }
 
   static void pack_panel(const detail::CodeMatrix& weight, std::int64_t index, std::byte* panel) {
@@ -225,17 +246,24 @@ struct Avx2Micro {
   static void pack_tile(const detail::CodeMatrix& activation, std::int64_t index, std::byte* tile, std::byte* wide,
                         std::int64_t* row_sums) {
     const std::int64_t depth = activation.depth;
+    if (activation.rows == 1) {
+      row_sums[0] = pack_row<1>(activation, 0, tile);
+      for (std::int64_t k = 0; wide != nullptr && k < depth; k += 8)
+        store_128(wide + 2 * k, _mm_cvtepu8_epi16(load_64(tile + k)), false);
+      return;
+    }
     for (std::int64_t r = 0; r < kRows; ++r) {
       const std::int64_t row = index * kRows + r;
       if (row < activation.rows) {
-        row_sums[row] = pack_row(activation, row, tile + r * 4);
+        row_sums[row] = pack_row<kRows>(activation, row, tile + r * 4);
       } else {
         for (std::int64_t k = 0; k < padded(depth); k += 4) std::memset(tile + r * 4 + k * kRows, 0, 4);
       }
     }
     if (wide != nullptr) widen_tile(tile, wide, depth);
   }
-  // Returns the sum of the row.
+  // Returns the sum of the row. kSpread rows share the tile.
+  template <std::int64_t kSpread>
   static KVANT_INLINE std::int64_t pack_row(const detail::CodeMatrix& activation, std::int64_t row, std::byte* to) {
     const std::byte* from = activation.data + row * activation.stride;
     const __m128i flip = _mm_set1_epi8(static_cast<char>(activation.flip));
@@ -243,8 +271,8 @@ struct Avx2Micro {
     const auto put = [&](std::int64_t k, __m128i eight_codes) KVANT_INLINE_LAMBDA {
       sum = _mm_add_epi64(sum, _mm_sad_epu8(eight_codes, _mm_setzero_si128()));
       const std::int32_t first = _mm_cvtsi128_si32(eight_codes), second = _mm_extract_epi32(eight_codes, 1);
-      std::memcpy(to + k * kRows, &first, sizeof first);
-      std::memcpy(to + (k + 4) * kRows, &second, sizeof second);
+      std::memcpy(to + k * kSpread, &first, sizeof first);
+      std::memcpy(to + (k + 4) * kSpread, &second, sizeof second);
     };
     std::int64_t k = 0;
     for (; k + 8 <= activation.depth; k += 8) put(k, _mm_move_epi64(_mm_xor_si128(load_64(from + k), flip)));
@@ -315,20 +343,36 @@ struct Avx2Micro {
     return _mm256_set1_epi32(bits);
   }
 
+  // Weights that come next are fetched while the present ones are multiplied, a little in every step: the strips that
+  // share a block of weights share the work, so that a step may be less than a line.
+  struct Fetch {
+    const std::byte* next;
+    std::int64_t step;  // bytes
+    KVANT_INLINE void one() {
+      __builtin_prefetch(next);
+      next += step;
+    }
+    Fetch after(std::int64_t steps) const { return {next + steps * step, step}; }
+  };
+
   // Column group by column group: more weights held at once would not leave registers for the sums.
-  template <int kTileRows>
-  static void multiply_quads(const std::byte* tile, const std::byte* panel, std::int64_t depth, std::int32_t* out) {
+  template <int kTileRows, std::int64_t kSpread>
+  [[gnu::noinline]] static void multiply_quads(const std::byte* tile, const std::byte* panel, std::int64_t depth,
+                                               Fetch fetch, std::int32_t* out) {
     Sums<kTileRows> sums(out);
     const __m256i ones = _mm256_set1_epi16(1);
-    for (const std::byte* end = tile + depth * kRows; tile != end; tile += 8 * kRows, panel += 8 * kColumns) {
+    for (const std::byte* end = tile + depth * kSpread; tile != end; tile += 8 * kSpread, panel += 8 * kColumns) {
+      fetch.one();
       const auto products = [&](int row, __m256i first, __m256i second) KVANT_INLINE_LAMBDA {
         const __m256i sum = _mm256_add_epi16(_mm256_maddubs_epi16(broadcast_32(tile + 4 * row), first),
-                                             _mm256_maddubs_epi16(broadcast_32(tile + 4 * kRows + 4 * row), second));
+                                             _mm256_maddubs_epi16(broadcast_32(tile + 4 * kSpread + 4 * row), second));
         return _mm256_madd_epi16(sum, ones);
       };
       const __m256i w00 = load_256(panel), w01 = load_256(panel + 64);
       sums.for_each_row([&](int row, __m256i& lo, __m256i&)
                             KVANT_INLINE_LAMBDA { lo = _mm256_add_epi32(lo, products(row, w00, w01)); });
+      // Broadcasts again: the compiler would keep eight of them, and spill the sums.
+      asm("" : "+r"(tile));
       const __m256i w10 = load_256(panel + 32), w11 = load_256(panel + 96);
       sums.for_each_row([&](int row, __m256i&, __m256i& hi)
                             KVANT_INLINE_LAMBDA { hi = _mm256_add_epi32(hi, products(row, w10, w11)); });
@@ -336,11 +380,14 @@ struct Avx2Micro {
     sums.store(out);
   }
 
-  template <int kTileRows>
-  static void multiply_pairs(const std::byte* tile, const std::byte* panel, std::int64_t depth, std::int32_t* out) {
+  template <int kTileRows, std::int64_t kSpread>
+  [[gnu::noinline]] static void multiply_pairs(const std::byte* tile, const std::byte* panel, std::int64_t depth,
+                                               Fetch fetch, std::int32_t* out) {
     Sums<kTileRows> sums(out);
     const __m256i ones = _mm256_set1_epi16(1);
-    for (const std::byte* end = tile + depth * kRows; tile != end; tile += 4 * kRows, panel += 4 * kColumns) {
+#pragma GCC unroll 2
+    for (const std::byte* end = tile + depth * kSpread; tile != end; tile += 4 * kSpread, panel += 4 * kColumns) {
+      fetch.one();
       const __m256i w0 = load_256(panel), w1 = load_256(panel + 32);
       sums.for_each_row([&](int row, __m256i& lo, __m256i& hi) KVANT_INLINE_LAMBDA {
         const __m256i x = broadcast_32(tile + 4 * row);
@@ -362,10 +409,13 @@ struct Avx2Micro {
       return _mm256_cvtepi8_epi16(load_128(p + 16 * half));
     }
   };
-  template <int kTileRows, class Weights>
-  static void multiply_wide(const std::byte* tile, const std::byte* weights, std::int64_t depth, std::int32_t* out) {
+  template <int kTileRows, std::int64_t kSpread, class Weights>
+  [[gnu::noinline]] static void multiply_wide(const std::byte* tile, const std::byte* weights, std::int64_t depth,
+                                              Fetch fetch, std::int32_t* out) {
     Sums<kTileRows> sums(out);
-    for (const std::byte* end = tile + depth * kRows * 2; tile != end; tile += 4 * kRows, weights += Weights::kBytes) {
+    for (const std::byte* end = tile + depth * kSpread * 2; tile != end;
+         tile += 4 * kSpread, weights += Weights::kBytes) {
+      fetch.one();
       const __m256i w0 = Weights::load(weights, 0), w1 = Weights::load(weights, 1);
       sums.for_each_row([&](int row, __m256i& lo, __m256i& hi) KVANT_INLINE_LAMBDA {
         const __m256i x = broadcast_32(tile + 4 * row);
@@ -378,41 +428,49 @@ struct Avx2Micro {
 
   // ---- Excess ----
 
-  // Adds the excess of one chunk to the sums of kTiles tiles. In a tile, the codes of eight rows at k are 4 bytes
-  // apart: a load two bytes in front of the first puts them where a mask leaves each alone in its 32 bits, beside the
-  // zero that meets the entry's k.
-  template <int kTiles>
-  static void add_excess(const std::byte* tile, std::int64_t tile_stride, const std::byte* panel, std::int64_t depth,
-                         std::int64_t chunk, std::int32_t* sums) {
-    const std::byte* ends = list_ends(panel, depth) + 4 * chunk * kColumns;
-    const std::byte* entries = excess(panel, depth);
-    const std::byte* codes = tile + chunk * kChunk * kRows - 2;
-    const __m256i mask = _mm256_set1_epi32(0xFF0000);
-    alignas(32) std::int32_t found[kTiles][kColumns][kRows];
-    std::int64_t i = chunk == 0 ? 0 : read_u32(ends, -1);
-    for (std::int64_t n = 0; n < kColumns; ++n) {
-      const std::int64_t end = read_u32(ends, n);
-      __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
-      for (; i < end; ++i) {
-        const std::byte* entry = entries + 4 * i;
-        std::uint16_t k;
-        std::memcpy(&k, entry, sizeof k);
-        const std::byte* p = codes + (std::int64_t{k} + 7 * (std::int64_t{k} & ~3));
-        const __m256i amount = broadcast_32(entry);
-        const auto add = [&](__m256i sum, const std::byte* x) KVANT_INLINE_LAMBDA {
-          return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_and_si256(load_256(x), mask), amount));
-        };
-        a = add(a, p);
-        if constexpr (kTiles > 1) b = add(b, p + tile_stride);
-        if constexpr (kTiles > 2) c = add(c, p + 2 * tile_stride);
-        if constexpr (kTiles > 3) d = add(d, p + 3 * tile_stride);
-      }
-      store_256(found[0][n], a, false);
-      if constexpr (kTiles > 1) store_256(found[1][n], b, false);
-      if constexpr (kTiles > 2) store_256(found[2][n], c, false);
-      if constexpr (kTiles > 3) store_256(found[3][n], d, false);
+  // A single row needs no vectors for it.
+  static KVANT_INLINE void add_excess_of_row(const std::byte* entries, const std::byte* end, const std::byte* tile,
+                                             const std::byte* next, std::int32_t* sums) {
+    for (; entries != end; entries += 4, next += 64) {
+      std::uint16_t place;
+      std::memcpy(&place, entries, sizeof place);
+      std::int8_t amount;
+      std::memcpy(&amount, entries + 3, sizeof amount);
+      const std::int64_t k = k_of_entry(place);
+      sums[std::to_integer<std::int64_t>(entries[2])] += std::to_integer<std::int32_t>(tile[k]) * amount;
+      __builtin_prefetch(next);
     }
-    for (int t = 0; t < kTiles; ++t)
+  }
+
+  using Found = std::int32_t[kColumns][kRows];
+
+  // Adds the excess of one block to what was found for kTiles tiles. In a tile, the codes of eight rows at k are 4
+  // bytes apart: a mask leaves each alone in its 32 bits. `tile` is the block's first code. `next` is fetched on the
+  // way: a single tile would wait for it afterwards.
+  template <int kTiles>
+  static KVANT_INLINE void find_excess(const std::byte* entries, const std::byte* end, const std::byte* tile,
+                                       std::int64_t tile_stride, const std::byte* next, Found* found) {
+    const __m256i mask = _mm256_set1_epi32(0xFF);
+    for (; entries != end; entries += 4) {
+      std::uint16_t place;
+      std::memcpy(&place, entries, sizeof place);
+      const auto column = std::to_integer<std::int64_t>(entries[2]);
+      const __m256i amount = _mm256_srai_epi32(broadcast_32(entries), 24);
+      const auto add = [&](int t) KVANT_INLINE_LAMBDA {
+        const __m256i x = _mm256_and_si256(load_256(tile + place + t * tile_stride), mask);
+        std::int32_t* sum = found[t][column];
+        store_256(sum, _mm256_add_epi32(load_256(sum), _mm256_madd_epi16(x, amount)), false);
+      };
+      add(0);
+      if constexpr (kTiles > 1) add(1);
+      if constexpr (kTiles == 1) {
+        __builtin_prefetch(next);
+        next += 64;
+      }
+    }
+  }
+  static void add_found(const Found* found, std::int64_t tiles, std::int32_t* sums) {
+    for (std::int64_t t = 0; t < tiles; ++t)
       for (std::int64_t n = 0; n < kColumns; n += 4)
         for (std::int64_t r = 0; r < kRows; r += 4)
           add_transposed(&found[t][n][r], sums + (t * kRows + r) * kColumns + n);
@@ -486,16 +544,26 @@ struct Avx2Micro {
       std::memcpy(sums, tail_of(panel.packed, panel.depth), sizeof(PanelTail::column_sums));
       return;
     }
+    const detail::CodeMatrix& weight = *panel.raw;
     for (std::int64_t n = 0; n < kColumns; ++n) {
-      __m128i sum = _mm_setzero_si128();
-      // As u8, which is 128 more; codes beyond the end are 0, so 128 here too.
-      const __m128i to_u8 = _mm_set1_epi8(static_cast<char>(0x80));
-      for (std::int64_t k = 0; k < panel.depth; k += 16)
-        sum =
-            _mm_add_epi64(sum, _mm_sad_epu8(_mm_xor_si128(raw_codes(*panel.raw, panel.index * kColumns + n, k), to_u8),
-                                            _mm_setzero_si128()));
-      sums[n] = _mm_cvtsi128_si64(sum) + _mm_extract_epi64(sum, 1) - 128 * ((panel.depth + 15) / 16 * 16);
+      const std::int64_t column = panel.index * kColumns + n;
+      sums[n] = column < weight.rows ? sum_of_row(weight, column) : 0;
     }
+  }
+  static KVANT_INLINE std::int64_t sum_of_row(const detail::CodeMatrix& weight, std::int64_t row) {
+    const std::byte* p = weight.data + row * weight.stride;
+    // As u8, which is 128 more; codes beyond the end are 0, so 128 here too.
+    const __m256i to_u8 = _mm256_set1_epi8(static_cast<char>(weight.flip ^ 0x80));
+    __m256i sum = _mm256_setzero_si256();
+    std::int64_t k = 0;
+    for (; k + 32 <= weight.depth; k += 32)
+      sum = _mm256_add_epi64(sum, _mm256_sad_epu8(_mm256_xor_si256(load_256(p + k), to_u8), _mm256_setzero_si256()));
+    __m128i half = _mm_add_epi64(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    for (; k < weight.depth; k += 16)
+      half = _mm_add_epi64(
+          half, _mm_sad_epu8(_mm_xor_si128(raw_codes(weight, row, k), _mm_set1_epi8(static_cast<char>(0x80))),
+                             _mm_setzero_si128()));
+    return _mm_cvtsi128_si64(half) + _mm_extract_epi64(half, 1) - 128 * k;
   }
 
   // Adds the products of one chunk of k. `sums` holds kColumns for every row of whole tiles.
@@ -503,17 +571,20 @@ struct Avx2Micro {
     const std::int64_t first = chunk * kChunk;
     const std::int64_t rest = panel.depth - first;
     const std::int64_t depth = rest < kChunk ? padded(rest) : kChunk;
+    if (panel.packed == nullptr && rows.alone) return accumulate_raw_row(panel, rows, first, rest, sums);
     if (panel.packed == nullptr)
       return accumulate_widened(rows, first, depth, sums, [&](std::int64_t k, std::int64_t n, std::byte* to) {
         widen_raw(*panel.raw, panel.index * kColumns, k, n, to);
       });
     const std::byte* codes = panel.packed;
     if (!panel_is_wide(codes, panel.depth)) return accumulate_reduced(panel, rows, chunk, depth, sums);
-    if (rows.count <= kStrip)
-      return with_count(rows.count, [&](auto count) {
-        multiply_wide<count(), WidenedOnTheWay>(rows.wide_tiles + first * kRows * 2, codes + first * kColumns, depth,
-                                                sums);
+    if (rows.count <= kStrip) {
+      const Fetch fetch{codes + first * kColumns + kAhead, WidenedOnTheWay::kBytes};
+      return with_strip(rows, 0, [&](auto count, auto spread) KVANT_INLINE_LAMBDA {
+        multiply_wide<count(), spread(), WidenedOnTheWay>(rows.wide_tiles + first * spread() * 2,
+                                                          codes + first * kColumns, depth, fetch, sums);
       });
+    }
     accumulate_widened(rows, first, depth, sums, [&](std::int64_t k, std::int64_t n, std::byte* to) {
       widen_panel(codes + k * kColumns, n, to);
     });
@@ -531,30 +602,86 @@ struct Avx2Micro {
     }
   }
 
-  // A block of weights stays in L1 while all tiles pass by.
-  static constexpr std::int64_t kReducedBlock = 1024;  // of k: 16 KiB
+  // f with the rows of the strip at row r and those that share its tile, as constants.
+  template <class Function>
+  static KVANT_INLINE void with_strip(const LinearRows& rows, std::int64_t r, const Function& f) {
+    if (rows.alone) return f(std::integral_constant<int, 1>(), std::integral_constant<std::int64_t, 1>());
+    with_count(rows.count - r,
+               [&](auto count) KVANT_INLINE_LAMBDA { f(count, std::integral_constant<std::int64_t, kRows>()); });
+  }
+
+  // A single row meets the raw weights as they lie.
+  static void accumulate_raw_row(const LinearPanel& panel, const LinearRows& rows, std::int64_t first,
+                                 std::int64_t rest, std::int32_t* sums) {
+    const std::int64_t depth = rest < kChunk ? rest : kChunk;
+    const detail::CodeMatrix& weight = *panel.raw;
+    const __m128i flip = _mm_set1_epi8(static_cast<char>(weight.flip));
+    const std::byte* codes = rows.wide_tiles + 2 * first;
+    for (std::int64_t n = 0; n < kColumns; ++n) {
+      const std::int64_t column = panel.index * kColumns + n;
+      if (column >= weight.rows) return;
+      const std::byte* w = weight.data + column * weight.stride + first;
+      __m256i a = _mm256_setzero_si256(), b = a;
+      const auto products = [&](std::int64_t k, __m128i eight_bits) KVANT_INLINE_LAMBDA {
+        return _mm256_madd_epi16(_mm256_cvtepi8_epi16(eight_bits), load_256(codes + 2 * k));
+      };
+      std::int64_t k = 0;
+      for (; k + 32 <= depth; k += 32) {
+        a = _mm256_add_epi32(a, products(k, _mm_xor_si128(load_128(w + k), flip)));
+        b = _mm256_add_epi32(b, products(k + 16, _mm_xor_si128(load_128(w + k + 16), flip)));
+      }
+      for (; k < depth; k += 16) a = _mm256_add_epi32(a, products(k, raw_codes(weight, column, first + k)));
+      const __m256i sum = _mm256_add_epi32(a, b);
+      const __m128i half = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+      const __m128i pair = _mm_add_epi32(half, _mm_unpackhi_epi64(half, half));
+      sums[n] = _mm_cvtsi128_si32(
+          _mm_add_epi32(_mm_cvtsi32_si128(sums[n]), _mm_add_epi32(pair, _mm_shuffle_epi32(pair, 0x55))));
+    }
+  }
+
+  // How far in front of its weights a single strip fetches, in bytes.
+  static constexpr std::int64_t kAhead = 2048;
 
   static void accumulate_reduced(const LinearPanel& panel, const LinearRows& rows, std::int64_t chunk,
                                  std::int64_t depth, std::int32_t* sums) {
     const PanelTail t = tail(panel.packed, panel.depth);
-    const std::int64_t first = chunk * kChunk;
-    for (std::int64_t k = first; k < first + depth; k += kReducedBlock) {
-      const std::int64_t n = first + depth - k < kReducedBlock ? first + depth - k : kReducedBlock;
-      for (std::int64_t r = 0; r < rows.count; r += kStrip)
-        with_count(rows.count - r, [&](auto count) KVANT_INLINE_LAMBDA {
-          const std::byte* strip = rows.tiles + strip_offset(r, rows.tile_stride) + k * kRows;
+    const std::int64_t first = chunk * kChunk, end = first + depth;
+    const std::int64_t strips = (rows.count + kStrip - 1) / kStrip, tiles = (rows.count + kRows - 1) / kRows;
+    const std::int64_t codes_in_step = t.kind == quads ? 8 : 4;
+    const std::byte* ends = list_ends(panel.packed, panel.depth);
+    const std::byte* lists = excess(panel.packed, panel.depth);
+    alignas(32) Found found[kMaxRows / kRows];
+    if (!rows.alone) std::memset(found, 0, static_cast<std::size_t>(tiles) * sizeof(Found));
+    for (std::int64_t k = first; k < end; k += kBlock) {
+      const std::int64_t n = end - k < kBlock ? end - k : kBlock;
+      const std::byte* block = panel.packed + k * kColumns;
+      const std::byte* next = k + kBlock < panel.depth ? block + kBlock * kColumns : panel.next;
+      const std::byte* list = lists + 4 * std::int64_t{k == 0 ? 0 : read_u32(ends, k / kBlock - 1)};
+      const std::byte* list_end = lists + 4 * std::int64_t{read_u32(ends, k / kBlock)};
+      Fetch fetch{strips == 1 ? block + kAhead : next, codes_in_step * kColumns / strips};
+      for (std::int64_t r = 0; r < rows.count; r += kStrip) {
+        with_strip(rows, r, [&](auto count, auto spread) KVANT_INLINE_LAMBDA {
+          const std::byte* strip = rows.tiles + strip_offset(r, rows.tile_stride) + k * spread();
           if (t.kind == quads)
-            multiply_quads<count()>(strip, panel.packed + k * kColumns, n, sums + r * kColumns);
+            multiply_quads<count(), spread()>(strip, block, n, fetch, sums + r * kColumns);
           else
-            multiply_pairs<count()>(strip, panel.packed + k * kColumns, n, sums + r * kColumns);
+            multiply_pairs<count(), spread()>(strip, block, n, fetch, sums + r * kColumns);
         });
+        fetch = fetch.after(n / codes_in_step);
+        // After every second tile, while it is hot, and after the last.
+        const bool last = r + kStrip >= rows.count;
+        if ((r / kStrip % 4 != 3 && !last) || list == list_end) continue;
+        const std::int64_t tile = r / (2 * kRows) * 2;
+        const std::byte* codes = rows.tiles + tile * rows.tile_stride + k * kRows;
+        if (rows.alone)
+          add_excess_of_row(list, list_end, rows.tiles + k, next, sums);
+        else if (r % (2 * kRows) >= kRows)
+          find_excess<2>(list, list_end, codes, rows.tile_stride, next, found + tile);
+        else
+          find_excess<1>(list, list_end, codes, rows.tile_stride, next, found + tile);
+      }
     }
-    if (t.excess_count == 0) return;
-    for (std::int64_t r = 0; r < rows.count; r += 4 * kRows)
-      with_count((rows.count - r + kRows - 1) / kRows, [&](auto count) KVANT_INLINE_LAMBDA {
-        add_excess<count()>(rows.tiles + r / kRows * rows.tile_stride, rows.tile_stride, panel.packed, panel.depth,
-                            chunk, sums + r * kColumns);
-      });
+    if (t.excess_count != 0 && !rows.alone) add_found(found, tiles, sums);
   }
   // Of row r, the first of a strip: 4 bytes for a row in either kind of tile.
   static std::int64_t strip_offset(std::int64_t r, std::int64_t tile_stride) {
@@ -570,8 +697,8 @@ struct Avx2Micro {
       widen(k, n, widened);
       for (std::int64_t r = 0; r < rows.count; r += kStrip)
         with_count(rows.count - r, [&](auto count) KVANT_INLINE_LAMBDA {
-          multiply_wide<count(), Widened>(rows.wide_tiles + strip_offset(r, rows.wide_stride) + k * kRows * 2, widened,
-                                          n, sums + r * kColumns);
+          multiply_wide<count(), kRows, Widened>(rows.wide_tiles + strip_offset(r, rows.wide_stride) + k * kRows * 2,
+                                                 widened, n, {widened, 0}, sums + r * kColumns);
         });
     }
   }

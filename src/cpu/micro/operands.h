@@ -2,6 +2,7 @@
 // this folder with a struct Micro:
 //
 //   kArch, kColumns, kRows      who it is, and the size of its panels and tiles
+//   kMaxRows                    rows that accumulate() takes at once, a multiple of kRows
 //   kChunk                      codes of k whose products 32 bits hold: 255 * 128 * kChunk < 2^31
 //   panel_bytes, tile_bytes, wide_tile_bytes, pack_panel, panel_is_wide, panel_is_sound, pack_tile
 //                               as in detail::LinearFormat
@@ -24,6 +25,7 @@ struct LinearPanel {
   const detail::CodeMatrix* raw;
   std::int64_t index;
   std::int64_t depth;
+  const std::byte* next;  // what will be read after a packed panel, to be fetched; need not exist
 };
 
 // Some rows of a packed activation, from the first of a tile on.
@@ -33,6 +35,7 @@ struct LinearRows {
   std::int64_t tile_stride;
   std::int64_t wide_stride;
   std::int64_t count;
+  bool alone;  // there is no other row in the activation
 };
 
 }  // namespace kvant::cpu

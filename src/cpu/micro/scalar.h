@@ -18,6 +18,7 @@ struct ScalarMicro {
   static constexpr ArchSku kArch = ArchSku::scalar;
   static constexpr std::int64_t kColumns = 8;
   static constexpr std::int64_t kRows = 4;
+  static constexpr std::int64_t kMaxRows = 128;
   static constexpr std::int64_t kChunk = 65536;
 
   static std::int64_t panel_bytes(std::int64_t depth) { return (depth + 7) / 8 * 8 * kColumns + 8 * kColumns; }
