@@ -40,34 +40,54 @@ void relu(std::vector<float>& x) {
 
 // ---- f32 ----
 
-// Four rows by sixteen columns at a time, in registers.
+// y = x Wᵀ + b, four rows by sixteen columns at a time. `panels` holds W in panels of sixteen columns of Wᵀ, each of
+// them row after row. Vector is as wide as the machine's registers.
 constexpr std::int64_t kRows = 4, kColumns = 16;
-using Eight = float __attribute__((vector_size(32)));
-
-// y = x Wᵀ + b. `panels` holds W in panels of sixteen columns of Wᵀ, each of them row after row.
-#if defined(__x86_64__)
-__attribute__((target_clones("arch=haswell", "default")))
-#endif
-void multiply_f32(const float* x, const float* panels, const float* bias, float* y, std::int64_t tokens,
-                  std::int64_t in, std::int64_t out) {
+template <class Vector>
+inline __attribute__((always_inline)) void multiply(const float* x, const float* panels, const float* bias, float* y,
+                                                    std::int64_t in, std::int64_t out) {
+  constexpr std::int64_t kWidth = sizeof(Vector) / sizeof(float), kVectors = kColumns / kWidth;
   for (std::int64_t n = 0; n < out; n += kColumns)
-    for (std::int64_t m = 0; m < tokens; m += kRows) {
-      Eight sum[kRows][2], w[2];
-#pragma GCC unroll 4
-      for (auto& row : sum) std::memcpy(&row, bias + n, sizeof row);
-      const float* panel = panels + n * in;
-      const float* rows = x + m * in;
-      for (std::int64_t k = 0; k < in; ++k) {
-        std::memcpy(&w, panel + k * kColumns, sizeof w);
-#pragma GCC unroll 4
+    for (std::int64_t m = 0; m < kTokens; m += kRows)
+      for (std::int64_t v = 0; v < kVectors; v += 2) {  // two vectors of columns: eight sums in registers
+        const float* w = panels + n * in + v * kWidth;
+        const float *x0 = x + m * in, *x1 = x0 + in, *x2 = x1 + in, *x3 = x2 + in;
+        Vector a0, a1, w0, w1;
+        std::memcpy(&a0, bias + n + v * kWidth, sizeof a0);
+        std::memcpy(&a1, bias + n + (v + 1) * kWidth, sizeof a1);
+        Vector b0 = a0, b1 = a1, c0 = a0, c1 = a1, d0 = a0, d1 = a1;
+        for (std::int64_t k = 0; k < in; ++k, w += kColumns) {
+          std::memcpy(&w0, w, sizeof w0);
+          std::memcpy(&w1, w + kWidth, sizeof w1);
+          a0 += x0[k] * w0, a1 += x0[k] * w1;
+          b0 += x1[k] * w0, b1 += x1[k] * w1;
+          c0 += x2[k] * w0, c1 += x2[k] * w1;
+          d0 += x3[k] * w0, d1 += x3[k] * w1;
+        }
+        float* to = y + m * out + n + v * kWidth;
+        const Vector* sums[kRows][2] = {{&a0, &a1}, {&b0, &b1}, {&c0, &c1}, {&d0, &d1}};
         for (std::int64_t i = 0; i < kRows; ++i) {
-          sum[i][0] += rows[i * in + k] * w[0];
-          sum[i][1] += rows[i * in + k] * w[1];
+          std::memcpy(to + i * out, sums[i][0], sizeof(Vector));
+          std::memcpy(to + i * out + kWidth, sums[i][1], sizeof(Vector));
         }
       }
-#pragma GCC unroll 4
-      for (std::int64_t i = 0; i < kRows; ++i) std::memcpy(y + (m + i) * out + n, &sum[i], sizeof sum[i]);
-    }
+}
+
+using Four = float __attribute__((vector_size(16)));
+using Eight = float __attribute__((vector_size(32)));
+
+#if defined(__x86_64__)
+__attribute__((target("avx2,fma"))) void multiply_avx2(const float* x, const float* panels, const float* bias, float* y,
+                                                       std::int64_t in, std::int64_t out) {
+  multiply<Eight>(x, panels, bias, y, in, out);
+}
+#endif
+void multiply_f32(const float* x, const float* panels, const float* bias, float* y, std::int64_t in, std::int64_t out) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    return multiply_avx2(x, panels, bias, y, in, out);
+#endif
+  multiply<Four>(x, panels, bias, y, in, out);
 }
 
 struct Layer {
@@ -89,7 +109,7 @@ struct Layer {
             weight[count(n, in) + static_cast<std::size_t>(k)];
   }
   void run(const std::vector<float>& x, std::vector<float>& y) const {
-    multiply_f32(x.data(), panels.data(), bias.data(), y.data(), kTokens, in, out);
+    multiply_f32(x.data(), panels.data(), bias.data(), y.data(), in, out);
   }
 };
 

@@ -67,6 +67,8 @@ class LinearRunner {
     const std::int64_t first = first_column_ = panel.index * kColumns;
     columns_ = job_.columns - first < kColumns ? job_.columns - first : kColumns;
     fill_columns<C>(weight_scale_, job_.weight_scale, job_.weight_scale_step, first);
+    if (job_.depth == 0)  // without a product there is nothing to scale: the bias, or 0
+      for (std::int64_t n = 0; n < kColumns; ++n) weight_scale_[n] = C(0);
     fill_columns<std::int32_t>(weight_zero_point_, job_.weight_zero_point, job_.weight_zero_point_step, first);
     std::int32_t any = 0;
     for (std::int64_t n = 0; n < kColumns; ++n) any |= weight_zero_point_[n] = weight_zero_point(weight_zero_point_[n]);
@@ -120,8 +122,16 @@ class LinearRunner {
       for (std::int64_t i = 0; i < count * kColumns; ++i) long_sums_[i] += sums_[i];
       clear(sums_, count);
     }
+    const bool common = narrow && job_.act_zero_point_step == 0 && !has_weight_zero_points_;
+    if (common) {
+      const auto act_zero_point = static_cast<std::uint32_t>(act_zero_point_at(first_row));
+      for (std::int64_t n = 0; n < kColumns; ++n)
+        common_correction_[n] = act_zero_point * static_cast<std::uint32_t>(column_sums_[n]);
+    }
     for (std::int64_t r = 0; r < count; ++r) {
-      if (narrow)
+      if (common)
+        correct_all_alike(sums_ + r * kColumns);
+      else if (narrow)
         correct(sums_ + r * kColumns, first_row + r);
       else
         correct(long_sums_ + r * kColumns, first_row + r);
@@ -165,28 +175,37 @@ class LinearRunner {
       corrected[n] = static_cast<Sum>(static_cast<Wrapping>(static_cast<Wrapping>(sums[n]) - correction));
     }
     if constexpr (sizeof(Sum) == sizeof(std::int32_t)) {
-      for (std::int64_t n = 0; n < kColumns; n += L::kWidth)
-        L::put(corrected_ + n, L::to_float(L::get_int(corrected + n)));
+      to_floating_point(corrected);
     } else {
       for (std::int64_t n = 0; n < kColumns; ++n) corrected_[n] = static_cast<C>(corrected[n]);
     }
   }
+  // The same where all rows have one zero point and weights have none.
+  KVANT_INLINE void correct_all_alike(const std::int32_t* sums) {
+    alignas(64) std::int32_t corrected[kColumns];
+    for (std::int64_t n = 0; n < kColumns; ++n)
+      corrected[n] = static_cast<std::int32_t>(static_cast<std::uint32_t>(sums[n]) - common_correction_[n]);
+    to_floating_point(corrected);
+  }
+  KVANT_INLINE void to_floating_point(const std::int32_t* corrected) {
+    for (std::int64_t n = 0; n < kColumns; n += L::kWidth)
+      L::put(corrected_ + n, L::to_float(L::get_int(corrected + n)));
+  }
 
   KVANT_INLINE void write_row(std::int64_t row) const {
-    // Without a product there is nothing to scale: the bias, or 0.
     const C scale = job_.depth == 0 ? C(0) : parameter_at<C>(job_.act_scale, job_.act_scale_step, row);
     Out* out = reinterpret_cast<Out*>(job_.out + row * job_.out_stride);
     if (columns_ == kColumns) return write_columns(scale, out + first_column_);
-    Out copies[kColumns];
+    alignas(64) Out copies[kColumns];
     write_columns(scale, copies);
     __builtin_memcpy(out + first_column_, copies, static_cast<std::size_t>(columns_) * sizeof(Out));
   }
   KVANT_INLINE void write_columns(C act_scale, Out* out) const {
     const F scale = L::set(act_scale);
+    const bool has_bias = job_.bias != nullptr;
     for (std::int64_t n = 0; n < kColumns; n += L::kWidth) {
-      const F weight_scale = job_.depth == 0 ? L::set(C(0)) : L::get(weight_scale_ + n);
-      F y = semantics::scaled_sum<L>(scale, weight_scale, L::get(corrected_ + n));
-      if (job_.bias != nullptr) y = L::add(y, L::get(bias_ + n));
+      F y = semantics::scaled_sum<L>(scale, L::get(weight_scale_ + n), L::get(corrected_ + n));
+      if (has_bias) y = L::add(y, L::get(bias_ + n));
       L::put(out + n, y);
     }
   }
@@ -198,6 +217,7 @@ class LinearRunner {
   bool has_weight_zero_points_ = false;
   alignas(64) std::int64_t column_sums_[kColumns];
   alignas(64) std::int32_t weight_zero_point_[kColumns];
+  alignas(64) std::uint32_t common_correction_[kColumns];
   alignas(64) C weight_scale_[kColumns];
   alignas(64) C bias_[kColumns];
   alignas(64) C corrected_[kColumns];

@@ -442,28 +442,29 @@ struct Avx2Micro {
     }
   }
 
-  using Found = std::int32_t[kColumns][kRows];
+  // Sums of excess for two tiles.
+  using Found = std::int32_t[kColumns][2][kRows];
 
-  // Adds the excess of one block to what was found for kTiles tiles. In a tile, the codes of eight rows at k are 4
-  // bytes apart: a mask leaves each alone in its 32 bits. `tile` is the block's first code. `next` is fetched on the
-  // way: a single tile would wait for it afterwards.
+  // Adds the excess of one block to what was found for two tiles, or for one. In a tile, the codes of eight rows at k
+  // are 4 bytes apart: a mask leaves each alone in its 32 bits. The tiles begin with the block's first code. `next` is
+  // fetched on the way: a single tile would wait for it afterwards.
   template <int kTiles>
-  static KVANT_INLINE void find_excess(const std::byte* entries, const std::byte* end, const std::byte* tile,
-                                       std::int64_t tile_stride, const std::byte* next, Found* found) {
+  [[gnu::noinline]] static void find_excess(const std::byte* entries, const std::byte* end, const std::byte* tile,
+                                            const std::byte* second_tile, const std::byte* next, Found& found) {
     const __m256i mask = _mm256_set1_epi32(0xFF);
     for (; entries != end; entries += 4) {
       std::uint16_t place;
       std::memcpy(&place, entries, sizeof place);
-      const auto column = std::to_integer<std::int64_t>(entries[2]);
+      auto& sums = found[std::to_integer<std::size_t>(entries[2])];
       const __m256i amount = _mm256_srai_epi32(broadcast_32(entries), 24);
-      const auto add = [&](int t) KVANT_INLINE_LAMBDA {
-        const __m256i x = _mm256_and_si256(load_256(tile + place + t * tile_stride), mask);
-        std::int32_t* sum = found[t][column];
-        store_256(sum, _mm256_add_epi32(load_256(sum), _mm256_madd_epi16(x, amount)), false);
+      const auto add = [&](const std::byte* codes, std::int32_t* sum) KVANT_INLINE_LAMBDA {
+        const __m256i product = _mm256_madd_epi16(_mm256_and_si256(load_256(codes + place), mask), amount);
+        store_256(sum, _mm256_add_epi32(load_256(sum), product), false);
       };
-      add(0);
-      if constexpr (kTiles > 1) add(1);
-      if constexpr (kTiles == 1) {
+      add(tile, sums[0]);
+      if constexpr (kTiles == 2) {
+        add(second_tile, sums[1]);
+      } else {
         __builtin_prefetch(next);
         next += 64;
       }
@@ -473,12 +474,12 @@ struct Avx2Micro {
     for (std::int64_t t = 0; t < tiles; ++t)
       for (std::int64_t n = 0; n < kColumns; n += 4)
         for (std::int64_t r = 0; r < kRows; r += 4)
-          add_transposed(&found[t][n][r], sums + (t * kRows + r) * kColumns + n);
+          add_transposed(&found[t / 2][n][t % 2][r], sums + (t * kRows + r) * kColumns + n);
   }
   // Four columns of four rows, to four rows of the sums.
   static KVANT_INLINE void add_transposed(const std::int32_t* columns, std::int32_t* sums) {
-    const __m128i a = load_128(columns), b = load_128(columns + kRows);
-    const __m128i c = load_128(columns + 2 * kRows), d = load_128(columns + 3 * kRows);
+    const __m128i a = load_128(columns), b = load_128(columns + 2 * kRows);
+    const __m128i c = load_128(columns + 4 * kRows), d = load_128(columns + 6 * kRows);
     const __m128i ab_lo = _mm_unpacklo_epi32(a, b), ab_hi = _mm_unpackhi_epi32(a, b);
     const __m128i cd_lo = _mm_unpacklo_epi32(c, d), cd_hi = _mm_unpackhi_epi32(c, d);
     const auto add = [&](int row, __m128i v) KVANT_INLINE_LAMBDA {
@@ -650,8 +651,8 @@ struct Avx2Micro {
     const std::int64_t codes_in_step = t.kind == quads ? 8 : 4;
     const std::byte* ends = list_ends(panel.packed, panel.depth);
     const std::byte* lists = excess(panel.packed, panel.depth);
-    alignas(32) Found found[kMaxRows / kRows];
-    if (!rows.alone) std::memset(found, 0, static_cast<std::size_t>(tiles) * sizeof(Found));
+    alignas(64) Found found[kMaxRows / kRows / 2];
+    if (!rows.alone) std::memset(found, 0, static_cast<std::size_t>((tiles + 1) / 2) * sizeof(Found));
     for (std::int64_t k = first; k < end; k += kBlock) {
       const std::int64_t n = end - k < kBlock ? end - k : kBlock;
       const std::byte* block = panel.packed + k * kColumns;
@@ -671,14 +672,14 @@ struct Avx2Micro {
         // After every second tile, while it is hot, and after the last.
         const bool last = r + kStrip >= rows.count;
         if ((r / kStrip % 4 != 3 && !last) || list == list_end) continue;
-        const std::int64_t tile = r / (2 * kRows) * 2;
-        const std::byte* codes = rows.tiles + tile * rows.tile_stride + k * kRows;
+        const std::int64_t pair = r / (2 * kRows);
+        const std::byte* codes = rows.tiles + 2 * pair * rows.tile_stride + k * kRows;
         if (rows.alone)
           add_excess_of_row(list, list_end, rows.tiles + k, next, sums);
         else if (r % (2 * kRows) >= kRows)
-          find_excess<2>(list, list_end, codes, rows.tile_stride, next, found + tile);
+          find_excess<2>(list, list_end, codes, codes + rows.tile_stride, next, found[pair]);
         else
-          find_excess<1>(list, list_end, codes, rows.tile_stride, next, found + tile);
+          find_excess<1>(list, list_end, codes, nullptr, next, found[pair]);
       }
     }
     if (t.excess_count != 0 && !rows.alone) add_found(found, tiles, sums);
