@@ -68,9 +68,9 @@ struct Avx2Micro {
     return static_cast<std::uint32_t>(in_block / 4 * 4 * kRows + in_block % 4) |
            static_cast<std::uint32_t>(column) << 16 | static_cast<std::uint32_t>(amount) << 24;
   }
-  static std::int64_t k_of_entry(std::uint32_t bits) {
-    const std::int64_t place = bits & 0xFFFF;
-    return place / (4 * kRows) * 4 + place % 4;
+  static KVANT_INLINE std::uint32_t k_of_entry(std::uint32_t bits) {
+    const std::uint32_t place = bits & 0xFFFF;
+    return place / 32 * 4 + place % 4;
   }
 
   static std::int64_t padded(std::int64_t depth) { return (depth + 7) / 8 * 8; }
@@ -343,14 +343,23 @@ struct Avx2Micro {
     return _mm256_set1_epi32(bits);
   }
 
+  // How far in front of its weights a single strip fetches, in bytes.
+  static constexpr std::int64_t kAhead = 2048;
+
   // Weights that come next are fetched while the present ones are multiplied, a little in every step: the strips that
   // share a block of weights share the work, so that a step may be less than a line.
   struct Fetch {
     const std::byte* next;
     std::int64_t step;  // bytes
-    KVANT_INLINE void one() {
-      __builtin_prefetch(next);
-      next += step;
+    // `panel` is where a step reads: a row that is alone fetches at a fixed distance and saves the addition.
+    template <std::int64_t kSpread>
+    KVANT_INLINE void one(const std::byte* panel) {
+      if constexpr (kSpread == 1) {
+        __builtin_prefetch(panel + kAhead);
+      } else {
+        __builtin_prefetch(next);
+        next += step;
+      }
     }
     Fetch after(std::int64_t steps) const { return {next + steps * step, step}; }
   };
@@ -362,7 +371,7 @@ struct Avx2Micro {
     Sums<kTileRows> sums(out);
     const __m256i ones = _mm256_set1_epi16(1);
     for (const std::byte* end = tile + depth * kSpread; tile != end; tile += 8 * kSpread, panel += 8 * kColumns) {
-      fetch.one();
+      fetch.template one<kSpread>(panel);
       const auto products = [&](int row, __m256i first, __m256i second) KVANT_INLINE_LAMBDA {
         const __m256i sum = _mm256_add_epi16(_mm256_maddubs_epi16(broadcast_32(tile + 4 * row), first),
                                              _mm256_maddubs_epi16(broadcast_32(tile + 4 * kSpread + 4 * row), second));
@@ -385,9 +394,9 @@ struct Avx2Micro {
                                                Fetch fetch, std::int32_t* out) {
     Sums<kTileRows> sums(out);
     const __m256i ones = _mm256_set1_epi16(1);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (const std::byte* end = tile + depth * kSpread; tile != end; tile += 4 * kSpread, panel += 4 * kColumns) {
-      fetch.one();
+      fetch.template one<kSpread>(panel);
       const __m256i w0 = load_256(panel), w1 = load_256(panel + 32);
       sums.for_each_row([&](int row, __m256i& lo, __m256i& hi) KVANT_INLINE_LAMBDA {
         const __m256i x = broadcast_32(tile + 4 * row);
@@ -415,7 +424,7 @@ struct Avx2Micro {
     Sums<kTileRows> sums(out);
     for (const std::byte* end = tile + depth * kSpread * 2; tile != end;
          tile += 4 * kSpread, weights += Weights::kBytes) {
-      fetch.one();
+      fetch.template one<kSpread>(weights);
       const __m256i w0 = Weights::load(weights, 0), w1 = Weights::load(weights, 1);
       sums.for_each_row([&](int row, __m256i& lo, __m256i& hi) KVANT_INLINE_LAMBDA {
         const __m256i x = broadcast_32(tile + 4 * row);
@@ -429,16 +438,18 @@ struct Avx2Micro {
   // ---- Excess ----
 
   // A single row needs no vectors for it.
-  static KVANT_INLINE void add_excess_of_row(const std::byte* entries, const std::byte* end, const std::byte* tile,
-                                             const std::byte* next, std::int32_t* sums) {
-    for (; entries != end; entries += 4, next += 64) {
+  [[gnu::noinline]] static void add_excess_of_row(const std::byte* entries, const std::byte* end, const std::byte* tile,
+                                                  const std::byte* next, std::int32_t* sums) {
+#pragma GCC unroll 2
+    for (; entries != end; entries += 4) {
       std::uint16_t place;
       std::memcpy(&place, entries, sizeof place);
       std::int8_t amount;
       std::memcpy(&amount, entries + 3, sizeof amount);
-      const std::int64_t k = k_of_entry(place);
-      sums[std::to_integer<std::int64_t>(entries[2])] += std::to_integer<std::int32_t>(tile[k]) * amount;
+      const std::int32_t code = std::to_integer<std::int32_t>(tile[k_of_entry(place)]);
+      sums[std::to_integer<std::size_t>(entries[2])] += code * amount;
       __builtin_prefetch(next);
+      next += 64;
     }
   }
 
@@ -639,9 +650,6 @@ struct Avx2Micro {
           _mm_add_epi32(_mm_cvtsi32_si128(sums[n]), _mm_add_epi32(pair, _mm_shuffle_epi32(pair, 0x55))));
     }
   }
-
-  // How far in front of its weights a single strip fetches, in bytes.
-  static constexpr std::int64_t kAhead = 2048;
 
   static void accumulate_reduced(const LinearPanel& panel, const LinearRows& rows, std::int64_t chunk,
                                  std::int64_t depth, std::int32_t* sums) {
