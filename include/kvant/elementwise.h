@@ -21,7 +21,8 @@
 //   ±2^23. Tensors of them are not scanned: a bad scale gives what IEEE arithmetic makes of the formula (a
 //   NaN quotient counts as NaN) for its own elements only; a zero point beyond ±2^23 counts as ±2^23.
 // - q_min <= q_max, inside the code type (fake_quantize: inside ±2^23).
-// - Zeros are written as +0.0. Denormals count; nothing is flushed.
+// - Zeros that rounding or masking makes are written as +0.0; products and quotients of gradients keep the sign that
+//   IEEE gives them. Denormals count; nothing is flushed.
 // - No elements: success, nothing is touched.
 // - output may be the very same buffer as input for fake_quantize, and grad_input the same as grad_output or
 //   input in backward passes, with equal strides. Any other overlap of an output with anything is refused.

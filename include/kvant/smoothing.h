@@ -29,8 +29,8 @@ namespace kvant {
 
 // Writes s. act_absmax [K] holds max|X_j| over the calibration data: finite and not negative. weights: at least one,
 // [N_i, K] of f32, f64, f16 or bf16, rows may be strided; their maxima are over finite values, and a column without
-// any counts as 0. 0 <= alpha <= 1. Powers are taken in f64 and rounded to f32 once; an s_j beyond f32 is refused.
-// Writes nothing if it refuses. `scales` may be act_absmax itself.
+// any counts as 0. 0 <= alpha <= 1. Powers are taken in f64 and rounded to f32 once, which holds every s_j. Writes
+// nothing if it refuses. `scales` may be act_absmax itself.
 KVANT_API Status smooth_scales(const Stream& stream, const TensorRef<float>& act_absmax,
                                std::span<const AnyRef> weights, double alpha, const TensorMut<float>& scales);
 
