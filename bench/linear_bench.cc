@@ -244,8 +244,8 @@ void run_case(benchmark::State& state, const Case& c) {
 
   std::vector<Contestant> peers, limit;
   for (const auto& peer : layer.peers) {
+    peer->set_threads(c.threads);  // first: primitives are made for as many threads as there are
     peer->prepare(m, layer.activation, layer.output);
-    peer->set_threads(c.threads);
     peers.push_back({[&peer] { peer->run(); }});
   }
   // One row reads every weight for one multiplication each, which takes longer than the multiplication.

@@ -303,6 +303,19 @@ TEST(Linear, SumsAtTheLimitsOf32Bits) {
       }
 }
 
+// One large column among small ones has a list of what it exceeds 16-bit sums by; the sum before the zero point is
+// taken off wraps in 32 bits, the one after does not.
+TEST(Linear, ExcessAcrossTheLimitOf32Bits) {
+  for (const std::int64_t m : {1, 2, 9, 17}) {
+    LinearCase c(m, 131071, 17, {ElementKind::s8, ElementKind::s8, ElementKind::f64}, CodeData::extreme,
+                 CodeData::extreme, 0);
+    for (std::byte& code : c.a) code = std::byte{127};
+    for (std::size_t i = 0; i < c.w.size(); ++i) c.w[i] = i / 131071 % 16 == 3 ? std::byte{127} : std::byte{0};
+    expect_right(c);
+    if (HasFatalFailure()) return;
+  }
+}
+
 // ---- zero points ----
 
 TEST(Linear, HugeActivationZeroPoints) {

@@ -3,13 +3,14 @@
 //   y[m, n] = (act_scale[m] * weight_scale[n]) * Σ_k (a[m, k] - act_zero_point[m]) * (w[n, k] - weight_zero_point[n])
 //             + bias[n]
 //
-// W8A8LinearPlan<Out, W>         the activation comes quantized, with a scale (and zero point) per token or one for
-// all,
-//                                so that q, k and v can share one quantization of their input
-// SmoothQuantLinearPlan<Out, W>  the same with the one static activation scale of a calibrated layer, in the descriptor
-// QuantizedLinearPlan<In, W>     the activation comes in floating point and is quantized to s8 inside: per token by its
-//                                own range, symmetric or asymmetric, or with a static scale; optionally divided by a
-//                                smoothing vector first
+// W8A8LinearPlan<Out, W>
+//     The activation comes quantized, with a scale (and zero point) per token or one for all, so that q, k and v can
+//     share one quantization of their input.
+// SmoothQuantLinearPlan<Out, W>
+//     The same with the one static activation scale of a calibrated layer, in the descriptor.
+// QuantizedLinearPlan<In, W>
+//     The activation comes in floating point and is quantized to s8 inside: per token by its own range, symmetric or
+//     asymmetric, or with a static scale; optionally divided by a smoothing vector first.
 //
 // - The sum is exact for every value of s8 and u8 (-128 * -128 included), for any K, on every instruction set. Zero
 //   points are corrected in integers; the sum becomes floating point once, rounded to nearest even.

@@ -54,6 +54,7 @@ class KVANT_API PackedWeight {
 
  private:
   explicit PackedWeight(std::shared_ptr<const Impl> impl);
+  static Result<PackedWeight> hold(Impl&& impl);
   std::shared_ptr<const Impl> impl_;
 };
 

@@ -19,8 +19,8 @@ struct DynamicRangeJob {
   std::byte* zero_point;  // null: not wanted
 };
 
-// For runs of more than one element that have a parameter of their own each: tokens, groups along a row, channels on
-// the outermost axis. A part consists of whole runs.
+// For runs that have a parameter of their own each: tokens, groups along a row, channels on the outermost axis. A part
+// consists of whole runs. (Runs of one element are served, but slowly.)
 struct DynamicRangeKernel {
   KernelSku sku;
   void (*run)(const DynamicRangeJob& job, const ElementwisePart& part);

@@ -37,7 +37,8 @@ struct LinearFormat {
   bool (*panel_is_wide)(const std::byte* panel, std::int64_t depth);
   // False if a panel that came from outside would make a kernel read beyond its operands.
   bool (*panel_is_sound)(const std::byte* panel, std::int64_t depth);
-  // Packs tile number `index`; rows beyond the last are zero. Null `wide`: not wanted. Row sums of the u8 codes.
+  // Packs tile number `index`; rows beyond the last are zero. Null `wide`: not wanted. Row sums of the u8 codes. A
+  // format may lay an activation of one row out differently: activation.rows and LinearJob::rows are the same number.
   void (*pack_tile)(const CodeMatrix& activation, std::int64_t index, std::byte* tile, std::byte* wide,
                     std::int64_t* row_sums);
 };

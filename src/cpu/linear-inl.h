@@ -67,8 +67,6 @@ class LinearRunner {
     const std::int64_t first = first_column_ = panel.index * kColumns;
     columns_ = job_.columns - first < kColumns ? job_.columns - first : kColumns;
     fill_columns<C>(weight_scale_, job_.weight_scale, job_.weight_scale_step, first);
-    if (job_.depth == 0)  // without a product there is nothing to scale: the bias, or 0
-      for (std::int64_t n = 0; n < kColumns; ++n) weight_scale_[n] = C(0);
     fill_columns<std::int32_t>(weight_zero_point_, job_.weight_zero_point, job_.weight_zero_point_step, first);
     std::int32_t any = 0;
     for (std::int64_t n = 0; n < kColumns; ++n) any |= weight_zero_point_[n] = weight_zero_point(weight_zero_point_[n]);
@@ -193,7 +191,7 @@ class LinearRunner {
   }
 
   KVANT_INLINE void write_row(std::int64_t row) const {
-    const C scale = job_.depth == 0 ? C(0) : parameter_at<C>(job_.act_scale, job_.act_scale_step, row);
+    const C scale = parameter_at<C>(job_.act_scale, job_.act_scale_step, row);
     Out* out = reinterpret_cast<Out*>(job_.out + row * job_.out_stride);
     if (columns_ == kColumns) return write_columns(scale, out + first_column_);
     alignas(64) Out copies[kColumns];
@@ -202,10 +200,11 @@ class LinearRunner {
   }
   KVANT_INLINE void write_columns(C act_scale, Out* out) const {
     const F scale = L::set(act_scale);
-    const bool has_bias = job_.bias != nullptr;
+    const bool has_bias = job_.bias != nullptr, no_products = job_.depth == 0;
     for (std::int64_t n = 0; n < kColumns; n += L::kWidth) {
       F y = semantics::scaled_sum<L>(scale, L::get(weight_scale_ + n), L::get(corrected_ + n));
       if (has_bias) y = L::add(y, L::get(bias_ + n));
+      if (no_products) y = has_bias ? L::get(bias_ + n) : L::set(C(0));
       L::put(out + n, y);
     }
   }

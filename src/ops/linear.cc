@@ -17,6 +17,7 @@
 #include "ops/preference.h"
 #include "ops/registry.h"
 #include "ops/views.h"
+#include "semantics/quantize.h"
 
 namespace kvant {
 namespace {
@@ -26,7 +27,7 @@ using core::invalid_problem;
 using core::unsupported;
 using detail::LinearOperands;
 
-constexpr std::int32_t kMaxZeroPoint = 1 << 23;
+constexpr std::int32_t kMaxZeroPoint = semantics::kMaxZeroPoint;
 
 // One static scale, kept in the type that the arithmetic uses.
 struct StaticScale {
@@ -324,7 +325,7 @@ void AnyLinearPlan::Impl::lay_out() {
   const detail::LinearFormat& format = *kernel->format;
   const std::int64_t tiles = divide_up(max_rows, format.tile_rows);
   const std::int64_t rows = tiles * format.tile_rows;
-  std::int64_t end = Layout::kAlignment;  // kernels may read a little in front of the tiles
+  std::int64_t end = 0;
   const auto place = [&end](std::int64_t bytes) {
     const std::int64_t begin = end;
     end += aligned(bytes);

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "core/refuse.h"
@@ -37,7 +38,8 @@ struct Header {
   std::uint64_t wide;
 };
 static_assert(sizeof(Header) == 64);
-constexpr char kMagic[8] = {'k', 'v', 'a', 'n', 't', 'W', '0', '1'};
+// The last two are the version of all layouts behind it.
+constexpr char kMagic[8] = {'k', 'v', 'a', 'n', 't', 'W', '0', '2'};
 
 const LinearFormat* format_of(std::optional<ArchSku> isa) {
   const detail::LinearKernel* kernel = ops::find_linear_kernel(ElementKind::f32, isa);
@@ -51,7 +53,8 @@ std::size_t size_of(const LinearFormat& format, std::int64_t out_features, std::
   return sizeof(Header) + static_cast<std::size_t>(panel_count(format, out_features) * format.panel_bytes(in_features));
 }
 
-// FNV-1a by words of eight bytes, in four interleaved streams: one would wait for its multiplication.
+// FNV-1a by words of eight bytes, in four interleaved streams, because one would wait for its multiplication. High bits
+// are mixed down: the multiplication alone would never move the topmost one.
 std::uint64_t checksum(const std::byte* data, std::size_t size) {
   constexpr std::uint64_t kPrime = 0x100000001B3;
   std::uint64_t h[4] = {0xCBF29CE484222325, 1, 2, 3};
@@ -60,6 +63,7 @@ std::uint64_t checksum(const std::byte* data, std::size_t size) {
     std::memcpy(&word, data + i, size - i < 8 ? size - i : 8);
     std::uint64_t& stream = h[i / 8 % 4];
     stream = (stream ^ word) * kPrime;
+    stream ^= stream >> 32;
   }
   for (int i = 1; i < 4; ++i) h[0] = (h[0] ^ h[i] ^ (h[i] >> 31)) * kPrime;
   return h[0];
@@ -81,7 +85,11 @@ std::shared_ptr<std::byte> allocate(std::size_t size) {
 #if defined(__linux__)
   if (alignment == kLargePage) madvise(memory, rounded, MADV_HUGEPAGE);
 #endif
-  return {static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); }};
+  try {
+    return {static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); }};
+  } catch (const std::bad_alloc&) {  // the memory is free again
+    return nullptr;
+  }
 }
 
 struct PackLaunch {
@@ -101,11 +109,11 @@ Status no_memory(std::size_t size) {
 
 }  // namespace
 
-Status ops::check_linear_sizes(const char* name, std::int64_t rows, std::int64_t in_features,
+Status ops::check_linear_sizes(const char* who_asks, std::int64_t rows, std::int64_t in_features,
                                std::int64_t out_features) {
   const auto check = [&](const char* what, std::int64_t size) -> Status {
     if (size >= 0) return {};
-    return invalid_problem("{}: {} {} must not be negative", name, what, size);
+    return invalid_problem("{}: {} {} must not be negative", who_asks, what, size);
   };
   if (Status s = check("max_rows", rows); !s.ok()) return s;
   if (Status s = check("in_features", in_features); !s.ok()) return s;
@@ -117,19 +125,28 @@ Status ops::check_linear_sizes(const char* name, std::int64_t rows, std::int64_t
            __builtin_mul_overflow(padded_a, padded_b, &product) || __builtin_mul_overflow(product, 16, &product);
   };
   if (too_large(out_features, in_features))
-    return invalid_problem("{}: out_features {} by in_features {} has more bytes than 63 bits count", name,
+    return invalid_problem("{}: out_features {} by in_features {} has more bytes than 63 bits count", who_asks,
                            out_features, in_features);
   if (too_large(rows, in_features))
-    return invalid_problem("{}: max_rows {} by in_features {} has more bytes than 63 bits count", name, rows,
+    return invalid_problem("{}: max_rows {} by in_features {} has more bytes than 63 bits count", who_asks, rows,
                            in_features);
   if (too_large(rows, out_features))
-    return invalid_problem("{}: max_rows {} by out_features {} has more bytes than 63 bits count", name, rows,
+    return invalid_problem("{}: max_rows {} by out_features {} has more bytes than 63 bits count", who_asks, rows,
                            out_features);
   // Sums of 2^31 products of a zero point within ±2^23 stay inside 63 bits.
   constexpr std::int64_t kMaxDepth = std::int64_t{1} << 31;
   if (in_features > kMaxDepth)
-    return unsupported("{}: in_features {} is beyond {}, the most that sums can bear", name, in_features, kMaxDepth);
+    return unsupported("{}: in_features {} is beyond {}, the most that sums can bear", who_asks, in_features,
+                       kMaxDepth);
   return {};
+}
+
+Result<PackedWeight> PackedWeight::hold(Impl&& impl) {
+  try {
+    return PackedWeight(std::make_shared<const Impl>(std::move(impl)));
+  } catch (const std::bad_alloc&) {
+    return no_memory(sizeof(Impl));
+  }
 }
 
 const std::byte* PackedWeight::Impl::panels() const { return bytes.get() + sizeof(Header); }
@@ -172,7 +189,7 @@ Result<PackedWeight> PackedWeight::pack(const Stream& stream, const AnyRef& weig
     header.wide |= format->panel_is_wide(launch.panels + p * format->panel_bytes(k), k) ? 1u : 0u;
   header.checksum = checksum(header, launch.panels, size - sizeof(Header));
   std::memcpy(bytes.get(), &header, sizeof header);
-  return PackedWeight(std::make_shared<const Impl>(Impl{format, n, k, weight.kind, header.wide != 0, size, bytes}));
+  return hold({format, n, k, weight.kind, header.wide != 0, size, bytes});
 }
 
 Result<std::size_t> PackedWeight::packed_size(const Stream& stream, std::int64_t out_features, std::int64_t in_features,
@@ -227,7 +244,7 @@ Result<PackedWeight> PackedWeight::from_bytes(const Stream& stream, std::span<co
     wide |= format->panel_is_wide(panel, k) ? 1u : 0u;
   }
   if (wide != header.wide) return invalid_problem("{}: the header does not fit the panels behind it", kWho);
-  return PackedWeight(std::make_shared<const Impl>(Impl{format, n, k, element, wide != 0, size, bytes}));
+  return hold({format, n, k, element, wide != 0, size, bytes});
 }
 
 std::span<const std::byte> PackedWeight::bytes() const { return {impl_->bytes.get(), impl_->size}; }

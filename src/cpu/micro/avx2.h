@@ -37,15 +37,15 @@ struct Avx2Micro {
 
   // ---- Layouts ----
   //
-  // Tile           for each 4 of k: 8 rows of 4 bytes. Of an activation with a single row: that row alone, because with
-  // the
-  //                others' room between its codes it would push the weights out of L1.
+  // Tile           for each 4 of k: 8 rows of 4 bytes. Of an activation with a single row: that row alone, since it
+  //                would push the weights out of L1 with the others' room between its codes.
   // Wide tile      for each 2 of k: 8 rows of 2 int16, or the single row
   // Quads, pairs   for each 4 of k: 16 columns of 4 bytes. In pairs a 16-bit sum takes k 0 and 1, the next one 2 and 3;
   //                in quads k 0, 1, 4 and 5, the next one 2, 3, 6 and 7.
   // Wide panel     for each 2 of k: 16 columns of 2 bytes
   // Behind the codes of a panel: PanelTail, the end of each block's list of excess, the lists.
 
+  // Whoever changes this layout changes the version in ops/packed_weight.cc.
   enum PanelKind : std::uint32_t { quads, pairs, wide };
   struct PanelTail {
     std::int64_t column_sums[kColumns];
@@ -70,7 +70,7 @@ struct Avx2Micro {
   }
   static KVANT_INLINE std::uint32_t k_of_entry(std::uint32_t bits) {
     const std::uint32_t place = bits & 0xFFFF;
-    return place / 32 * 4 + place % 4;
+    return place / static_cast<std::uint32_t>(kRows) + place % 4;  // a place is 4 * kRows times k / 4, and k % 4
   }
 
   static std::int64_t padded(std::int64_t depth) { return (depth + 7) / 8 * 8; }
@@ -85,7 +85,8 @@ struct Avx2Micro {
                                4 * (blocks(depth) + max_excess(depth));
     return (bytes + 63) / 64 * 64;
   }
-  // One line more than the codes, so that rows of several tiles do not meet in the same set of the cache.
+  // One line more than the codes: so rows of several tiles do not meet in the same set of the cache, and an entry of
+  // the lists may read up to 3 bytes beyond the last code.
   static std::int64_t tile_bytes(std::int64_t depth) { return padded(depth) * kRows + 64; }
   static std::int64_t wide_tile_bytes(std::int64_t depth) { return padded(depth) * kRows * 2 + 64; }
 
@@ -123,7 +124,7 @@ struct Avx2Micro {
         const std::uint32_t bits = read_u32(excess(panel, depth), e);
         const std::int64_t k = k_of_entry(bits), column = bits >> 16 & 0xFF;
         if (k >= kBlock || block * kBlock + k >= depth || column >= kColumns) return false;
-        if ((entry(k, column, 0) & 0xFFFF) != (bits & 0xFFFF)) return false;  // points into another row
+        if ((entry(k, column, 0) & 0xFFFF) != (bits & 0xFFFF)) return false;  // not the place of any k
       }
       begin = end;
     }
@@ -173,7 +174,7 @@ struct Avx2Micro {
       for (const int i : members)
         if (sign * w[i] > sign * w[largest]) largest = i;
       const int size = sign * w[largest];
-      // The excess of one entry fits 8 bits; -128 is taken off whole.
+      // Fits 8 bits: positive weights are at most 127, negative ones at least -128.
       const int amount = total - kLimit < size ? total - kLimit : size;
       if (!list.add(k + largest, n, sign * amount)) return false;
       w[largest] = static_cast<std::int8_t>(w[largest] - sign * amount);
@@ -287,7 +288,7 @@ struct Avx2Micro {
 
   static void widen_tile(const std::byte* tile, std::byte* wide, std::int64_t depth) {
     const __m256i evens_first = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
-    for (std::int64_t k = 0; k < depth; k += 4) {
+    for (std::int64_t k = 0; k < padded(depth); k += 4) {
       // Rows 0-3 and 4-7, each with four codes; pairs 0 and 1 of every row are told apart.
       const __m256i lo = _mm256_permutevar8x32_epi32(_mm256_cvtepu8_epi16(load_128(tile)), evens_first);
       const __m256i hi = _mm256_permutevar8x32_epi32(_mm256_cvtepu8_epi16(load_128(tile + 16)), evens_first);
@@ -301,29 +302,29 @@ struct Avx2Micro {
   // ---- Products ----
 
   // Sums of up to four rows by sixteen columns. Named members, because GCC 12 spills arrays of vectors.
-  template <int kTileRows>
+  template <int kStripRows>
   struct Sums {
     __m256i a0, a1, b0, b1, c0, c1, d0, d1;
 
     KVANT_INLINE explicit Sums(const std::int32_t* p) {
       load(p, a0, a1);
-      if constexpr (kTileRows > 1) load(p + kColumns, b0, b1);
-      if constexpr (kTileRows > 2) load(p + 2 * kColumns, c0, c1);
-      if constexpr (kTileRows > 3) load(p + 3 * kColumns, d0, d1);
+      if constexpr (kStripRows > 1) load(p + kColumns, b0, b1);
+      if constexpr (kStripRows > 2) load(p + 2 * kColumns, c0, c1);
+      if constexpr (kStripRows > 3) load(p + 3 * kColumns, d0, d1);
     }
     KVANT_INLINE void store(std::int32_t* p) const {
       store(p, a0, a1);
-      if constexpr (kTileRows > 1) store(p + kColumns, b0, b1);
-      if constexpr (kTileRows > 2) store(p + 2 * kColumns, c0, c1);
-      if constexpr (kTileRows > 3) store(p + 3 * kColumns, d0, d1);
+      if constexpr (kStripRows > 1) store(p + kColumns, b0, b1);
+      if constexpr (kStripRows > 2) store(p + 2 * kColumns, c0, c1);
+      if constexpr (kStripRows > 3) store(p + 3 * kColumns, d0, d1);
     }
     // f(row, sums of columns 0-7, sums of columns 8-15) for every row.
     template <class Function>
     KVANT_INLINE void for_each_row(const Function& f) {
       f(0, a0, a1);
-      if constexpr (kTileRows > 1) f(1, b0, b1);
-      if constexpr (kTileRows > 2) f(2, c0, c1);
-      if constexpr (kTileRows > 3) f(3, d0, d1);
+      if constexpr (kStripRows > 1) f(1, b0, b1);
+      if constexpr (kStripRows > 2) f(2, c0, c1);
+      if constexpr (kStripRows > 3) f(3, d0, d1);
     }
 
    private:
@@ -365,10 +366,10 @@ struct Avx2Micro {
   };
 
   // Column group by column group: more weights held at once would not leave registers for the sums.
-  template <int kTileRows, std::int64_t kSpread>
+  template <int kStripRows, std::int64_t kSpread>
   [[gnu::noinline]] static void multiply_quads(const std::byte* tile, const std::byte* panel, std::int64_t depth,
                                                Fetch fetch, std::int32_t* out) {
-    Sums<kTileRows> sums(out);
+    Sums<kStripRows> sums(out);
     const __m256i ones = _mm256_set1_epi16(1);
     for (const std::byte* end = tile + depth * kSpread; tile != end; tile += 8 * kSpread, panel += 8 * kColumns) {
       fetch.template one<kSpread>(panel);
@@ -389,10 +390,10 @@ struct Avx2Micro {
     sums.store(out);
   }
 
-  template <int kTileRows, std::int64_t kSpread>
+  template <int kStripRows, std::int64_t kSpread>
   [[gnu::noinline]] static void multiply_pairs(const std::byte* tile, const std::byte* panel, std::int64_t depth,
                                                Fetch fetch, std::int32_t* out) {
-    Sums<kTileRows> sums(out);
+    Sums<kStripRows> sums(out);
     const __m256i ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 4
     for (const std::byte* end = tile + depth * kSpread; tile != end; tile += 4 * kSpread, panel += 4 * kColumns) {
@@ -418,10 +419,10 @@ struct Avx2Micro {
       return _mm256_cvtepi8_epi16(load_128(p + 16 * half));
     }
   };
-  template <int kTileRows, std::int64_t kSpread, class Weights>
+  template <int kStripRows, std::int64_t kSpread, class Weights>
   [[gnu::noinline]] static void multiply_wide(const std::byte* tile, const std::byte* weights, std::int64_t depth,
                                               Fetch fetch, std::int32_t* out) {
-    Sums<kTileRows> sums(out);
+    Sums<kStripRows> sums(out);
     for (const std::byte* end = tile + depth * kSpread * 2; tile != end;
          tile += 4 * kSpread, weights += Weights::kBytes) {
       fetch.template one<kSpread>(weights);
@@ -447,7 +448,8 @@ struct Avx2Micro {
       std::int8_t amount;
       std::memcpy(&amount, entries + 3, sizeof amount);
       const std::int32_t code = std::to_integer<std::int32_t>(tile[k_of_entry(place)]);
-      sums[std::to_integer<std::size_t>(entries[2])] += code * amount;
+      std::int32_t& sum = sums[std::to_integer<std::size_t>(entries[2])];
+      sum = static_cast<std::int32_t>(static_cast<std::uint32_t>(sum) + static_cast<std::uint32_t>(code * amount));
       __builtin_prefetch(next);
       next += 64;
     }
