@@ -67,6 +67,26 @@ class Witness {
   std::atomic<std::uint64_t> sum_{0};
 };
 
+#if defined(__SANITIZE_THREAD__)
+// Debian's libtbb is not built with ThreadSanitizer, which therefore cannot see that parts begin after parallel_for was
+// called and end before it returns, and takes memory that is used again for a race.
+class VisibleOrder {
+ public:
+  void begin_part() { (void)edge_.load(std::memory_order_acquire); }
+  void end_part() { edge_.fetch_add(1, std::memory_order_acq_rel); }
+  void all_ended() { (void)edge_.load(std::memory_order_acquire); }
+
+ private:
+  std::atomic<std::int64_t> edge_{0};
+};
+#else
+struct VisibleOrder {
+  void begin_part() {}
+  void end_part() {}
+  void all_ended() {}
+};
+#endif
+
 }  // namespace
 
 Stream::Stream(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
@@ -121,11 +141,19 @@ Status Stream::parallel_for(std::int64_t parts, const Task& task) const {
       return {};
     }
     if (impl_->arena) {
+      VisibleOrder order;
       impl_->arena->execute([&] {
         // Parts are already the size that is worth a steal, so they are neither merged nor split.
         tbb::parallel_for(
-            std::int64_t{0}, parts, [&](std::int64_t part) { task(part); }, tbb::simple_partitioner());
+            std::int64_t{0}, parts,
+            [&](std::int64_t part) {
+              order.begin_part();
+              task(part);
+              order.end_part();
+            },
+            tbb::simple_partitioner());
       });
+      order.all_ended();
       return {};
     }
     Witness witness(task);
