@@ -1,6 +1,6 @@
 // A small two-layer network, relu(x W1ᵀ + b1) W2ᵀ + b2, in f32 and in W8A8: weights quantized once with a scale for
 // each output channel and packed, activations quantized on the way in with a scale for each token. Prints the error and
-// the speed-up. The f32 side is a blocked loop with vectors, close to OpenBLAS; `./dev bench` compares with that.
+// the speed-up. The f32 side is a blocked loop with vectors, not a tuned library; `./dev bench` compares with OpenBLAS.
 #include <kvant/kvant.h>
 
 #include <algorithm>

@@ -12,7 +12,6 @@
 #include "core/refuse.h"
 #include "core/runs.h"
 #include "cpu/float_environment.h"
-#include "ops/code_range.h"
 #include "ops/packed_weight_impl.h"
 #include "ops/preference.h"
 #include "ops/registry.h"

@@ -8,7 +8,7 @@
 //   quads  Four weights in a 16-bit sum: two vpmaddubsw are added before they are widened, 64 products for five
 //          instructions. For weights with long tails.
 //   pairs  Two weights in a 16-bit sum: 64 products for six instructions. Of a channel of 4096 bell-shaped weights,
-//          0.5 % have excess (2.5 % in quads).
+//          0.4 % have excess (2.5 % in quads).
 //   wide   Full-range weights stay as they are and are widened to 16 bits on the way, for vpmaddwd, which cannot
 //          overflow: 64 products for eight instructions.
 //
@@ -75,7 +75,7 @@ struct Avx2Micro {
 
   static std::int64_t padded(std::int64_t depth) { return (depth + 7) / 8 * 8; }
   static std::int64_t blocks(std::int64_t depth) { return (depth + kBlock - 1) / kBlock; }
-  // An entry takes about half a cycle for 4 rows; a weight in a quad takes 0.11, in a pair 0.14, a wide one 0.17.
+  // An entry takes about 1 cycle for 4 rows; a weight in a quad takes 0.11, in a pair 0.14, a wide one 0.17.
   // Single rows care more about the bytes of the lists, so quads stop earlier than that says.
   static std::int64_t max_excess(std::int64_t depth, PanelKind kind = pairs) {
     return padded(depth) * kColumns / (kind == quads ? 128 : 32);
