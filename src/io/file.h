@@ -1,0 +1,50 @@
+// A file that is read at positions. Not a memory map: where a file shrinks while it is read, or a disk fails, that is
+// an error with a sentence and not a signal.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "kvant/status.h"
+
+namespace kvant::io {
+
+// "model.safetensors" or "model\x1b[0m": names from outside, with control characters, quotes and invalid UTF-8 escaped,
+// so that printing them changes nothing but the screen's text.
+std::string printable(std::string_view text);
+
+class InputFile {
+ public:
+  // Follows symbolic links (the Hugging Face cache is made of them). Refuses what is not a regular file.
+  static Result<InputFile> open(const std::filesystem::path& path);
+
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&& other) noexcept;
+  ~InputFile();
+
+  const std::filesystem::path& path() const { return path_; }
+  // When it was opened.
+  std::uint64_t size() const { return size_; }
+  // Which file it is, whatever its name.
+  std::uint64_t device() const { return device_; }
+  std::uint64_t inode() const { return inode_; }
+  std::int64_t modified_ns() const { return modified_ns_; }
+
+  // Fills all of `to` from `offset` on, or refuses: "model.safetensors: ends at byte 100, wanted 200 bytes from 50".
+  // May be called from many threads.
+  Status read(std::uint64_t offset, std::span<std::byte> to) const;
+
+ private:
+  InputFile() = default;
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  std::uint64_t size_ = 0;
+  std::uint64_t device_ = 0;
+  std::uint64_t inode_ = 0;
+  std::int64_t modified_ns_ = 0;
+};
+
+}  // namespace kvant::io
