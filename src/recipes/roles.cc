@@ -1,0 +1,130 @@
+#include "recipes/roles.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <regex>
+
+#include "core/refuse.h"
+
+namespace kvant::recipes {
+namespace {
+
+template <std::size_t kCount>
+bool is_one_of(std::string_view text, const std::array<std::string_view, kCount>& list) {
+  return std::find(list.begin(), list.end(), text) != list.end();
+}
+
+// Last components of modules, in the families that are in use: Llama, Mistral, Qwen, Phi, OPT, BLOOM, GPT-NeoX, Falcon,
+// GPT-2.
+constexpr std::array<std::string_view, 4> kHeads = {"lm_head", "embed_out", "output_projection", "score"};
+constexpr std::array<std::string_view, 12> kEmbeddings = {"embed_tokens",
+                                                          "embed_positions",
+                                                          "embed_in",
+                                                          "wte",
+                                                          "wpe",
+                                                          "word_embeddings",
+                                                          "embeddings",
+                                                          "position_embeddings",
+                                                          "token_type_embeddings",
+                                                          "tok_embeddings",
+                                                          "shared",
+                                                          "relative_attention_bias"};
+// "gate" alone is a router; "gate_proj" is half of an MLP.
+constexpr std::array<std::string_view, 4> kRouters = {"gate", "router", "shared_expert_gate", "classifier"};
+constexpr std::array<std::string_view, 4> kConv1d = {"c_attn", "c_proj", "c_fc", "q_attn"};
+constexpr std::array<std::string_view, 3> kConv1dModels = {"gpt2", "imagegpt", "decision_transformer"};
+
+bool is_float(io::DType dtype) {
+  return dtype == io::DType::f32 || dtype == io::DType::f64 || dtype == io::DType::f16 || dtype == io::DType::bf16;
+}
+
+std::string_view without_last(std::string_view module) {
+  const std::size_t dot = module.rfind('.');
+  return dot == std::string_view::npos ? std::string_view() : module.substr(0, dot);
+}
+
+bool looks_like_norm(std::string_view component) {
+  return component.find("norm") != std::string_view::npos || component.starts_with("ln_") || component == "ln";
+}
+
+}  // namespace
+
+std::string_view name(Role role) {
+  switch (role) {
+    case Role::linear: return "linear";
+    case Role::lm_head: return "lm_head";
+    case Role::embedding: return "embedding";
+    case Role::router: return "router";
+    case Role::norm: return "norm";
+    case Role::bias: return "bias";
+    case Role::conv1d: return "conv1d";
+    case Role::other: return "other";
+  }
+  return "unknown";
+}
+
+std::string_view module_of(std::string_view tensor_name) {
+  constexpr std::string_view kSuffix = ".weight";
+  if (!tensor_name.ends_with(kSuffix)) return {};
+  return tensor_name.substr(0, tensor_name.size() - kSuffix.size());
+}
+
+std::string_view last_component(std::string_view module) {
+  const std::size_t dot = module.rfind('.');
+  return dot == std::string_view::npos ? module : module.substr(dot + 1);
+}
+
+Judgement judge(const io::TensorInfo& tensor, std::string_view model_type) {
+  const std::string_view module = module_of(tensor.name);
+  if (module.empty())
+    return {tensor.name.ends_with(".bias") ? Role::bias : Role::other, "its name does not end in .weight"};
+  const std::string_view last = last_component(module);
+  if (looks_like_norm(last)) return {Role::norm, "a norm"};
+  if (tensor.shape.size() != 2)
+    return {Role::other, fmt::format("has {} dimensions, a Linear has 2", tensor.shape.size())};
+  if (!is_float(tensor.dtype))
+    return {Role::other, fmt::format("holds {}, not floating point", io::name(tensor.dtype))};
+  if (is_one_of(last, kHeads)) return {Role::lm_head, "the output projection"};
+  if (is_one_of(last, kEmbeddings)) return {Role::embedding, "an embedding"};
+  if (is_one_of(last, kRouters) && !without_last(module).empty()) return {Role::router, "a router of experts"};
+  if (is_one_of(model_type, kConv1dModels) && is_one_of(last, kConv1d))
+    return {Role::conv1d, "a Conv1D, stored as [in, out]"};
+  return {Role::linear, "a 2-D weight"};
+}
+
+struct Patterns::Pattern {
+  std::optional<std::regex> expression;  // nothing: the text itself
+};
+
+Result<Patterns> Patterns::parse(std::span<const std::string> patterns) {
+  Patterns parsed;
+  auto compiled = std::make_shared<std::vector<Pattern>>();
+  for (const std::string& text : patterns) {
+    Pattern pattern;
+    if (text.starts_with("re:")) {
+      try {
+        pattern.expression.emplace(text.substr(3), std::regex::ECMAScript | std::regex::optimize);
+      } catch (const std::regex_error& e) {
+        return core::invalid_problem("pattern '{}' is no regular expression: {}", io::printable(text), e.what());
+      }
+    }
+    parsed.patterns_.push_back(text);
+    compiled->push_back(std::move(pattern));
+  }
+  parsed.compiled_ = std::move(compiled);
+  return parsed;
+}
+
+const std::string* Patterns::match(std::string_view module) const {
+  for (std::size_t i = 0; i < patterns_.size(); ++i) {
+    const std::optional<std::regex>& expression = (*compiled_)[i].expression;
+    const bool matches = expression ? std::regex_search(module.begin(), module.end(), *expression,
+                                                        std::regex_constants::match_continuous)
+                                    : patterns_[i] == module;
+    if (matches) return &patterns_[i];
+  }
+  return nullptr;
+}
+
+}  // namespace kvant::recipes
