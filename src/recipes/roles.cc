@@ -117,6 +117,9 @@ Result<Patterns> Patterns::parse(std::span<const std::string> patterns) {
 }
 
 const std::string* Patterns::match(std::string_view module) const {
+  // libstdc++ matches by recursion: a name of some 100 KB, which only an attacker writes, would end the program.
+  constexpr std::size_t kLongestName = 4096;
+  if (module.size() > kLongestName) return nullptr;
   for (std::size_t i = 0; i < patterns_.size(); ++i) {
     const std::optional<std::regex>& expression = (*compiled_)[i].expression;
     const bool matches = expression ? std::regex_search(module.begin(), module.end(), *expression,

@@ -46,7 +46,7 @@ class Patterns {
   // Refuses a regular expression that does not compile, naming it.
   static Result<Patterns> parse(std::span<const std::string> patterns);
 
-  // The first pattern that matches; null if none does.
+  // The first pattern that matches; null if none does. Nothing matches a name of more than 4096 bytes.
   const std::string* match(std::string_view module) const;
   bool empty() const { return patterns_.empty(); }
 
