@@ -1,0 +1,17 @@
+// JSON documents of a checkpoint folder (config.json, the index): strict, in the order of the file.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "kvant/status.h"
+
+namespace kvant::io {
+
+using Json = nlohmann::ordered_json;
+
+// One document and nothing behind it. Refuses, with the file's name and the place: what is no JSON or no UTF-8, a key
+// that is twice in one object (also where the two are equal only after escapes are resolved), more than 64 levels.
+Result<Json> parse_json(std::string_view text, std::string_view file_name);
+
+}  // namespace kvant::io
