@@ -1,0 +1,157 @@
+#include "io/checkpoint.h"
+
+#include <algorithm>
+#include <set>
+#include <system_error>
+
+#include "core/refuse.h"
+
+namespace kvant::io {
+namespace {
+
+namespace fs = std::filesystem;
+using core::invalid_problem;
+
+constexpr std::uint64_t kMaxJsonBytes = 100'000'000;
+constexpr std::string_view kSingleName = "model.safetensors";
+constexpr std::string_view kSuffix = ".safetensors";
+
+std::string shown(const fs::path& path) { return printable(path.string()); }
+
+// A name of a file in this very folder.
+bool is_plain_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos &&
+         name.find('\\') == std::string_view::npos && name.find('\0') == std::string_view::npos;
+}
+
+bool exists(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+}  // namespace
+
+Result<std::string> read_text(const fs::path& path, std::uint64_t most) {
+  auto file = InputFile::open(path);
+  if (!file.ok()) return file.status();
+  if (file->size() > most)
+    return invalid_problem("{}: has {} bytes, more than the {} that are read", shown(path), file->size(), most);
+  std::string text(static_cast<std::size_t>(file->size()), '\0');
+  if (Status s = file->read(0, std::as_writable_bytes(std::span(text))); !s.ok()) return s;
+  return text;
+}
+
+Result<Checkpoint> Checkpoint::open(const fs::path& path) {
+  Checkpoint checkpoint;
+  checkpoint.path_ = path;
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (error && status.type() != fs::file_type::not_found)
+    return invalid_problem("{}: {}", shown(path), error.message());
+  if (!fs::exists(status)) return invalid_problem("{}: there is no such file or folder", shown(path));
+  checkpoint.is_folder_ = fs::is_directory(status);
+  if (Status s = checkpoint.is_folder_ ? checkpoint.open_folder() : checkpoint.open_shard(path); !s.ok()) return s;
+  return checkpoint;
+}
+
+Status Checkpoint::open_folder() {
+  const auto document = [&](std::string_view name, std::optional<Json>& to) -> Status {
+    const fs::path path = path_ / name;
+    if (!exists(path)) return {};
+    const auto text = read_text(path, kMaxJsonBytes);
+    if (!text.ok()) return text.status();
+    auto parsed = parse_json(*text, path.string());
+    if (!parsed.ok()) return parsed.status();
+    if (!parsed->is_object()) return invalid_problem("{}: is no JSON object", shown(path));
+    to = *std::move(parsed);
+    return {};
+  };
+  if (Status s = document(kConfigName, config_); !s.ok()) return s;
+  if (Status s = document(kIndexName, index_); !s.ok()) return s;
+  if (index_) {
+    if (Status s = open_shards_of_index(*index_); !s.ok()) return s;
+    if (Status s = check_index(*index_); !s.ok()) return s;
+  } else {
+    if (!exists(path_ / kSingleName))
+      return invalid_problem("{}: has neither {} nor {}", shown(path_), kIndexName, kSingleName);
+    if (Status s = open_shard(path_ / kSingleName); !s.ok()) return s;
+  }
+  return find_other_files();
+}
+
+Status Checkpoint::open_shards_of_index(const Json& index) {
+  const fs::path path = path_ / kIndexName;
+  const auto map = index.find("weight_map");
+  if (map == index.end() || !map->is_object()) return invalid_problem("{}: has no object \"weight_map\"", shown(path));
+  std::set<std::string> names;
+  for (const auto& [tensor, shard] : map->items()) {
+    if (!shard.is_string() || !is_plain_name(shard.get_ref<const std::string&>()))
+      return invalid_problem("{}: the shard of tensor '{}' is {}, must be a plain file name", shown(path),
+                             printable(tensor), printable(shard.dump(-1, ' ', true)));
+    names.insert(shard.get<std::string>());
+  }
+  for (const std::string& name : names)
+    if (Status s = open_shard(path_ / name); !s.ok()) return s;
+  return {};
+}
+
+Status Checkpoint::open_shard(const fs::path& path) {
+  auto file = SafetensorsFile::open(path);
+  if (!file.ok()) return file.status();
+  const std::size_t shard = shards_.size();
+  for (std::size_t i = 0; i < file->tensors().size(); ++i) {
+    const std::string& name = file->tensors()[i].name;
+    const auto [place, fresh] = tensors_.try_emplace(name, TensorPlace{shard, i});
+    if (!fresh)
+      return invalid_problem("{}: tensor '{}' is also in {}", shown(path), printable(name),
+                             printable(shard_name(place->second.shard)));
+  }
+  shards_.push_back(*std::move(file));
+  return {};
+}
+
+Status Checkpoint::check_index(const Json& index) const {
+  const fs::path path = path_ / kIndexName;
+  const Json& map = index["weight_map"];
+  std::size_t mapped = 0;
+  for (const auto& [tensor, shard] : map.items()) {
+    const auto place = tensors_.find(tensor);
+    const auto& wanted = shard.get_ref<const std::string&>();
+    if (place == tensors_.end() || shard_name(place->second.shard) != wanted)
+      return invalid_problem("{}: tensor '{}' is not in {}", shown(path), printable(tensor), printable(wanted));
+    ++mapped;
+  }
+  if (mapped == tensors_.size()) return {};
+  for (const auto& [tensor, place] : tensors_)
+    if (!map.contains(tensor))
+      return invalid_problem("{}: tensor '{}' of {} is not in the weight_map", shown(path), printable(tensor),
+                             printable(shard_name(place.shard)));
+  return {};
+}
+
+Status Checkpoint::find_other_files() {
+  std::set<std::string> known = {std::string(kIndexName), std::string(kConfigName)};
+  for (std::size_t i = 0; i < shards_.size(); ++i) known.insert(shard_name(i));
+  std::error_code error;
+  for (fs::directory_iterator it(path_, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    const std::string name = it->path().filename().string();
+    if (!known.contains(name) && !name.ends_with(kSuffix) && it->is_regular_file(ignored))
+      other_files_.push_back(it->path());
+  }
+  if (error) return invalid_problem("{}: {}", shown(path_), error.message());
+  std::sort(other_files_.begin(), other_files_.end());
+  return {};
+}
+
+const TensorInfo* Checkpoint::find(std::string_view name) const {
+  const auto place = tensors_.find(name);
+  return place == tensors_.end() ? nullptr : &shards_[place->second.shard].tensors()[place->second.tensor];
+}
+
+Status Checkpoint::read(const TensorPlace& place, std::uint64_t offset, std::span<std::byte> to) const {
+  const SafetensorsFile& file = shards_[place.shard];
+  return file.read(file.tensors()[place.tensor], offset, to);
+}
+
+}  // namespace kvant::io

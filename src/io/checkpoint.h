@@ -1,0 +1,70 @@
+// A checkpoint: one safetensors file, or a folder with one or with shards and their index, and the files beside them.
+//
+// The index is `model.safetensors.index.json`: {"metadata": {"total_size": BYTES}, "weight_map": {TENSOR: SHARD}}. A
+// shard's name must be a plain file name (a path that leaves the folder is an attack; the file itself may be a symbolic
+// link, as in the Hugging Face cache). Every tensor of the map must be in its shard and every tensor of a shard in the
+// map.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/json.h"
+#include "io/safetensors.h"
+#include "kvant/status.h"
+
+namespace kvant::io {
+
+// Where a tensor of a checkpoint is.
+struct TensorPlace {
+  std::size_t shard;
+  std::size_t tensor;  // in the shard's list
+};
+
+class Checkpoint {
+ public:
+  static Result<Checkpoint> open(const std::filesystem::path& path);
+
+  bool is_folder() const { return is_folder_; }
+  const std::filesystem::path& path() const { return path_; }
+  const std::vector<SafetensorsFile>& shards() const { return shards_; }
+  // "model-00001-of-00002.safetensors"
+  std::string shard_name(std::size_t shard) const { return shards_[shard].file().path().filename().string(); }
+  const std::map<std::string, TensorPlace, std::less<>>& tensors() const { return tensors_; }
+  const TensorInfo* find(std::string_view name) const;  // null: none
+  Status read(const TensorPlace& place, std::uint64_t offset, std::span<std::byte> to) const;
+
+  const std::optional<Json>& config() const { return config_; }  // config.json of a folder
+  const std::optional<Json>& index() const { return index_; }
+  // Regular files of the folder that are neither shards, index nor config.json, by name.
+  const std::vector<std::filesystem::path>& other_files() const { return other_files_; }
+
+ private:
+  Checkpoint() = default;
+  Status open_folder();
+  Status open_shards_of_index(const Json& index);
+  Status open_shard(const std::filesystem::path& path);
+  Status check_index(const Json& index) const;
+  Status find_other_files();
+
+  std::filesystem::path path_;
+  bool is_folder_ = false;
+  std::vector<SafetensorsFile> shards_;
+  std::map<std::string, TensorPlace, std::less<>> tensors_;
+  std::optional<Json> config_;
+  std::optional<Json> index_;
+  std::vector<std::filesystem::path> other_files_;
+};
+
+inline constexpr std::string_view kIndexName = "model.safetensors.index.json";
+inline constexpr std::string_view kConfigName = "config.json";
+
+// The text of a small file. Refuses more than `most` bytes.
+Result<std::string> read_text(const std::filesystem::path& path, std::uint64_t most);
+
+}  // namespace kvant::io
