@@ -24,7 +24,7 @@ bool is_plain_name(std::string_view name) {
          name.find('\\') == std::string_view::npos && name.find('\0') == std::string_view::npos;
 }
 
-bool exists(const fs::path& path) {
+bool is_there(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error);
 }
@@ -57,13 +57,13 @@ Result<Checkpoint> Checkpoint::open(const fs::path& path) {
 Status Checkpoint::open_folder() {
   const auto document = [&](std::string_view name, std::optional<Json>& to) -> Status {
     const fs::path path = path_ / name;
-    if (!exists(path)) return {};
+    if (!is_there(path)) return {};
     const auto text = read_text(path, kMaxJsonBytes);
     if (!text.ok()) return text.status();
     auto parsed = parse_json(*text, path.string());
     if (!parsed.ok()) return parsed.status();
     if (!parsed->is_object()) return invalid_problem("{}: is no JSON object", shown(path));
-    to = *std::move(parsed);
+    to = std::move(parsed).value();
     return {};
   };
   if (Status s = document(kConfigName, config_); !s.ok()) return s;
@@ -72,7 +72,7 @@ Status Checkpoint::open_folder() {
     if (Status s = open_shards_of_index(*index_); !s.ok()) return s;
     if (Status s = check_index(*index_); !s.ok()) return s;
   } else {
-    if (!exists(path_ / kSingleName))
+    if (!is_there(path_ / kSingleName))
       return invalid_problem("{}: has neither {} nor {}", shown(path_), kIndexName, kSingleName);
     if (Status s = open_shard(path_ / kSingleName); !s.ok()) return s;
   }
@@ -106,7 +106,7 @@ Status Checkpoint::open_shard(const fs::path& path) {
       return invalid_problem("{}: tensor '{}' is also in {}", shown(path), printable(name),
                              printable(shard_name(place->second.shard)));
   }
-  shards_.push_back(*std::move(file));
+  shards_.push_back(std::move(file).value());
   return {};
 }
 
