@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
-#include <string>
+#include <string_view>
 
 #include "kvant/status.h"
 
@@ -20,15 +20,18 @@ class AtomicFile {
 
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&& other) noexcept;
-  // Removes the temporary file unless commit() succeeded.
+  // Removes the temporary file unless commit() was called.
   ~AtomicFile();
 
-  // Appends. A full disk is "model.safetensors.partial: no space left on device after 123 bytes".
+  // Appends to what write() wrote before. A full disk is "model.safetensors.partial: no space left on device after 123
+  // bytes". So is a limit of the process on file sizes, where it ignores SIGXFSZ.
   Status write(std::span<const std::byte> bytes);
   // At a position; the file grows to hold it. May be called from many threads, for ranges that do not overlap.
   Status write_at(std::uint64_t offset, std::span<const std::byte> bytes);
   // Flushes, renames and flushes the folder. `overwrite` false: refused if the final name exists by now, without a gap
-  // in which it could appear (renameat2 with RENAME_NOREPLACE, or link and unlink where that is missing).
+  // in which it could appear (renameat2 with RENAME_NOREPLACE, or link and unlink where that is missing). A refusal
+  // removes the temporary file and leaves no final name, or the one that was there. Only where the folder cannot be
+  // flushed after something was overwritten does the new file stay. Either way the object is done.
   Status commit(bool overwrite);
 
   const std::filesystem::path& final_path() const { return final_path_; }
@@ -41,7 +44,7 @@ class AtomicFile {
   std::uint64_t position_ = 0;
 };
 
-// Writes a small file in one call.
+// Writes a small file in one call. `overwrite` is also for a temporary file that is left over.
 Status write_file(const std::filesystem::path& path, std::string_view text, bool overwrite);
 
 }  // namespace kvant::io

@@ -7,13 +7,15 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "kvant/status.h"
 
 namespace kvant::io {
 
-// "model.safetensors" or "model\x1b[0m": names from outside, with control characters, quotes and invalid UTF-8 escaped,
-// so that printing them changes nothing but the screen's text.
+// "model.safetensors" or "model\x1b[0m": names from outside, with control characters, quotes, backslashes, changes of
+// direction and invalid UTF-8 escaped, so that printing them changes nothing but the screen's text. At most 200
+// characters: of longer ones, "…" stands for the middle.
 std::string printable(std::string_view text);
 
 class InputFile {

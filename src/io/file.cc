@@ -1,0 +1,201 @@
+#include "io/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "core/refuse.h"
+#include "io/posix.h"
+
+namespace kvant::io {
+namespace {
+
+using core::invalid_problem;
+
+constexpr std::size_t kMostCharacters = 200;  // of printable()
+
+// ---- Text -----------------------------------------------------------------------------------------------------
+
+// A character of UTF-8 at the front of a text. `bytes` 0: there is none, the first byte is invalid.
+struct CodePoint {
+  char32_t value = 0;
+  std::size_t bytes = 0;
+};
+
+CodePoint first_code_point(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return {lead, 1};
+  const std::size_t bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC0 || lead > 0xF4 || text.size() < bytes) return {};
+  char32_t value = lead & (0xFFu >> (bytes + 1));
+  for (std::size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return {};
+    value = (value << 6) | (byte(i) & 0x3Fu);
+  }
+  // Longer than needed, a surrogate, or beyond Unicode.
+  constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  if (value < kLeast[bytes] || (value >= 0xD800 && value <= 0xDFFF) || value > 0x10FFFF) return {};
+  return {value, bytes};
+}
+
+// C0, DEL, and C1: a terminal may take U+009B for the beginning of a command.
+bool is_control(char32_t c) { return c < 0x20 || (c >= 0x7F && c <= 0x9F); }
+
+// Marks, embeddings, overrides and isolates, which reorder the text around them.
+bool is_direction(char32_t c) {
+  return c == 0x200E || c == 0x200F || (c >= 0x202A && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
+}
+
+// What is printed for one character or one invalid byte; it is kept or left out as a whole.
+struct Piece {
+  std::string text;
+  std::size_t characters = 0;
+};
+
+Piece escaped(std::string_view bytes) {
+  Piece piece;
+  for (const char c : bytes) piece.text += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  piece.characters = piece.text.size();
+  return piece;
+}
+
+// Takes it off the front of `text`.
+Piece next_piece(std::string_view& text) {
+  const CodePoint c = first_code_point(text);
+  const std::string_view bytes = text.substr(0, std::max<std::size_t>(c.bytes, 1));
+  text.remove_prefix(bytes.size());
+  if (c.bytes == 0) return escaped(bytes);
+  if (c.value == '\n') return {"\\n", 2};
+  if (c.value == '"' || c.value == '\'' || c.value == '\\') return {std::string{'\\', bytes[0]}, 2};
+  if (is_control(c.value) || is_direction(c.value)) return escaped(bytes);
+  return {std::string(bytes), 1};
+}
+
+// ---- Files ----------------------------------------------------------------------------------------------------
+
+int open_for_reading(const char* path) {
+  // Without O_NONBLOCK a fifo nobody writes to would hold the caller; regular files do not mind.
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  int descriptor = -1;
+  do {
+    descriptor = ::open(path, kFlags);
+  } while (descriptor < 0 && errno == EINTR);
+  return descriptor;
+}
+
+std::int64_t nanoseconds(const timespec& time) {
+  // Unsigned, as the times of files may be any: beyond the year 2262 they wrap, and still tell files apart.
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000u +
+                                   static_cast<std::uint64_t>(time.tv_nsec));
+}
+
+}  // namespace
+
+std::string printable(std::string_view text) {
+  // The head is fixed once it is half of what is allowed; of what follows, the last pieces are kept. So a name of
+  // 100 MB costs time, and no memory.
+  std::string head;
+  std::size_t head_characters = 0;
+  std::deque<Piece> tail;
+  std::size_t tail_characters = 0;
+  bool cut = false;
+  while (!text.empty()) {
+    Piece piece = next_piece(text);
+    if (tail.empty() && head_characters + piece.characters <= kMostCharacters / 2) {
+      head += piece.text;
+      head_characters += piece.characters;
+      continue;
+    }
+    tail_characters += piece.characters;
+    tail.push_back(std::move(piece));
+    if (head_characters + tail_characters > kMostCharacters) cut = true;
+    while (cut && head_characters + 1 + tail_characters > kMostCharacters) {
+      tail_characters -= tail.front().characters;
+      tail.pop_front();
+    }
+  }
+  if (cut) head += "…";
+  for (const Piece& piece : tail) head += piece.text;
+  return head;
+}
+
+Result<InputFile> InputFile::open(const std::filesystem::path& path) {
+  if (Status status = check_path(path); !status.ok()) return status;
+  InputFile file;
+  file.path_ = path;
+  file.descriptor_ = open_for_reading(path.c_str());
+  if (file.descriptor_ < 0) return invalid_problem("{}: {}", printable_path(path), error_text(errno));
+  struct stat facts {};
+  if (::fstat(file.descriptor_, &facts) != 0) return invalid_problem("{}: {}", printable_path(path), error_text(errno));
+  if (!S_ISREG(facts.st_mode))
+    return invalid_problem("{}: is {}, must be a regular file", printable_path(path), kind_of_file(facts.st_mode));
+  file.size_ = static_cast<std::uint64_t>(facts.st_size);
+  file.device_ = facts.st_dev;
+  file.inode_ = facts.st_ino;
+  file.modified_ns_ = nanoseconds(facts.st_mtim);
+  return file;
+}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : path_(std::exchange(other.path_, {})),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      size_(std::exchange(other.size_, 0)),
+      device_(std::exchange(other.device_, 0)),
+      inode_(std::exchange(other.inode_, 0)),
+      modified_ns_(std::exchange(other.modified_ns_, 0)) {}
+
+InputFile& InputFile::operator=(InputFile&& other) noexcept {
+  // Through a third, so that an assignment to itself keeps the file.
+  InputFile taken(std::move(other));
+  std::swap(path_, taken.path_);
+  std::swap(descriptor_, taken.descriptor_);
+  std::swap(size_, taken.size_);
+  std::swap(device_, taken.device_);
+  std::swap(inode_, taken.inode_);
+  std::swap(modified_ns_, taken.modified_ns_);
+  return *this;
+}
+
+InputFile::~InputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Status InputFile::read(std::uint64_t offset, std::span<std::byte> to) const {
+  if (descriptor_ < 0) return invalid_problem("{}: the file is not open", printable_path(path_));
+  if (Status status = check_range(path_, offset, to.size()); !status.ok()) return status;
+  std::size_t done = 0;
+  while (done < to.size()) {
+    const std::uint64_t position = offset + done;
+    const ssize_t count =
+        ::pread(descriptor_, to.data() + done, std::min(to.size() - done, kMaxChunk), static_cast<off_t>(position));
+    if (count < 0) {
+      const int error = errno;
+      if (error == EINTR) continue;
+      return invalid_problem("{}: reading {} bytes from {}: {} at byte {}", printable_path(path_), to.size(), offset,
+                             error_text(error), position);
+    }
+    if (count == 0) {
+      // The read may have begun behind the end; the file may also have grown since, but it ended here or before.
+      std::uint64_t end = position;
+      struct stat facts {};
+      if (::fstat(descriptor_, &facts) == 0) end = std::min(end, static_cast<std::uint64_t>(facts.st_size));
+      const std::string change = end < size_ ? fmt::format(" now and at {} when it was opened", size_) : "";
+      return invalid_problem("{}: ends at byte {}{}, wanted {} bytes from {}", printable_path(path_), end, change,
+                             to.size(), offset);
+    }
+    done += static_cast<std::size_t>(count);
+  }
+  return {};
+}
+
+}  // namespace kvant::io
