@@ -20,11 +20,11 @@ class AtomicFile {
 
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&& other) noexcept;
-  // Removes the temporary file unless commit() was called.
+  // Removes the temporary file unless commit() succeeded.
   ~AtomicFile();
 
   // Appends to what write() wrote before. A full disk is "model.safetensors.partial: no space left on device after 123
-  // bytes". So is a limit of the process on file sizes, where it ignores SIGXFSZ.
+  // bytes". The limit of the process on file sizes is a refusal too, if SIGXFSZ is ignored; else it is that signal.
   Status write(std::span<const std::byte> bytes);
   // At a position; the file grows to hold it. May be called from many threads, for ranges that do not overlap.
   Status write_at(std::uint64_t offset, std::span<const std::byte> bytes);
