@@ -337,6 +337,7 @@ TEST(PrintableTest, EscapesWhatIsNotText) {
       {"\xf4\x8f\xbf\xbf", "\xf4\x8f\xbf\xbf"},                     // the last character
       {"\xf4\x90\x80\x80", R"(\xf4\x90\x80\x80)"},                  // beyond it
       {"\xf8\x88\x80\x80\x80", R"(\xf8\x88\x80\x80\x80)"},
+      {"\xf8\x90\x80\x80", R"(\xf8\x90\x80\x80)"},
       {"\xc3\xa4\xa4",
        "ä"
        R"(\xa4)"},
