@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <new>
@@ -102,12 +102,22 @@ std::vector<std::uint32_t> order_by_name(const std::vector<TensorInfo>& tensors)
   return order;
 }
 
-// A name that two tensors have; null: none. By sorting, because names can be made to collide in a hash table.
+// A name that two tensors have; null: none. Sorted by their hashes, as numbers compare faster than names, and then by
+// name: a hash table could be given names that all collide.
 const std::string* name_twice(const std::vector<TensorInfo>& tensors) {
-  const std::vector<std::uint32_t> order = order_by_name(tensors);
-  const auto twice = std::adjacent_find(
-      order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return tensors[a].name == tensors[b].name; });
-  return twice == order.end() ? nullptr : &tensors[*twice].name;
+  struct Hashed {
+    std::size_t hash;
+    const std::string* name;
+  };
+  std::vector<Hashed> names;
+  names.reserve(tensors.size());
+  for (const TensorInfo& tensor : tensors) names.push_back({std::hash<std::string>()(tensor.name), &tensor.name});
+  std::sort(names.begin(), names.end(),
+            [](const Hashed& a, const Hashed& b) { return a.hash != b.hash ? a.hash < b.hash : *a.name < *b.name; });
+  const auto twice = std::adjacent_find(names.begin(), names.end(), [](const Hashed& a, const Hashed& b) {
+    return a.hash == b.hash && *a.name == *b.name;
+  });
+  return twice == names.end() ? nullptr : twice->name;
 }
 
 // ---- Events of the parser -------------------------------------------------------------------------------------
