@@ -156,6 +156,7 @@ TEST(SafetensorsSize, Overflow) {
   EXPECT_EQ(bytes_of(DType::f64, {kMost / 8}), kMost / 8 * 8);
   EXPECT_EQ(bytes_of(DType::f64, {kMost / 8 + 1}), std::nullopt);
   EXPECT_EQ(bytes_of(DType::f4, {kMost - 1}), (kMost - 1) / 2);
+  EXPECT_EQ(bytes_of(DType::f4, {std::uint64_t{1} << 62, 2}), std::nullopt);  // the bytes would fit, the product not
   for (const std::initializer_list<std::uint64_t> shape :
        {std::initializer_list<std::uint64_t>{0, kMost, kMost}, {kMost, kMost, 0}, {kMost, 0, kMost}, {0, kMost + 1}})
     EXPECT_EQ(bytes_of(DType::u8, shape), std::nullopt);
@@ -209,6 +210,12 @@ TEST(SafetensorsHeader, AcceptsNamesOfAnyCharacters) {
             4);
   ASSERT_TRUE(header.ok()) << header.status().message();
   EXPECT_EQ(names_of(*header), (std::vector<std::string>{"", "жß中😀", std::string("\0\"\\\n😁", 8), "__metadata"}));
+}
+
+TEST(SafetensorsHeader, KeepsSpacesInStrings) {
+  const auto header = parse(R"({"__metadata__":{"  \"  \\":"\\\"  "  ,  "  ":"   "}})");
+  ASSERT_TRUE(header.ok()) << header.status().message();
+  EXPECT_EQ(header->metadata, (std::map<std::string, std::string>{{"  \"  \\", "\\\"  "}, {"  ", "   "}}));
 }
 
 TEST(SafetensorsHeader, ReadsMetadata) {
