@@ -445,7 +445,7 @@ TEST(SafetensorsRefusal, TheEndOfTheFile) {
 
 // ---- Large headers --------------------------------------------------------------------------------------------
 
-long peak_megabytes() {
+[[maybe_unused]] long peak_megabytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return usage.ru_maxrss / 1024;
@@ -504,14 +504,14 @@ TEST(SafetensorsStress, LongHeaders) {
       {kLongest, "{", '{', "}", false},
       {kLongest, "{\"a\":{\"shape\":", '[', "}}", false},
   };
-  for (const auto& [bytes, before, fill, after, good] : cases) {
-    const std::string json = filled(before, fill, after, bytes);
+  for (const Case& one : cases) {
+    const std::string json = filled(one.before, one.fill, one.after, one.bytes);
     const double seconds = seconds_of([&] {
       const Status status = parse(json).status();
-      EXPECT_EQ(status.ok(), good) << before << ": " << status.message();
+      EXPECT_EQ(status.ok(), one.good) << one.before << ": " << status.message();
       EXPECT_LT(status.message().size(), 5000u);
     });
-    EXPECT_LT(seconds, 60) << before;
+    EXPECT_LT(seconds, 60) << one.before;
   }
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   EXPECT_LT(peak_megabytes(), 1500);
