@@ -91,6 +91,9 @@ class Builder : public nlohmann::json_sax<Json> {
 }  // namespace
 
 Result<Json> parse_json(std::string_view text, std::string_view file_name) {
+  // The parser would take it for the end.
+  if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos)
+    return core::invalid_problem("{}: is no JSON at byte {}: a zero byte", printable(file_name), zero);
   Builder builder;
   if (Json::sax_parse(text, &builder)) return builder.take();
   return core::invalid_problem("{}: {}", printable(file_name), builder.problem());
