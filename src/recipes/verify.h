@@ -1,0 +1,30 @@
+// Strict validation of a checkpoint: what a loader would trip over, said beforehand.
+//
+// Every checkpoint: the rules of safetensors in every shard, the index against the shards (names, total_size), no
+// temporary files left. Quantized ones also: quantization_config is one that loaders take, with known keys only; every
+// Linear has its codes and scales with shapes and dtypes that agree; scales are finite and positive, zero points in
+// range, weight_shape true; every Linear that is not quantized is in `ignore`, and no quantized one is; q, k and v (and
+// gate and up) of one layer under one scheme; no code of symmetric w8a8 where the scheme has none; static activations
+// have input_scale.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "kvant/status.h"
+#include "recipes/progress.h"
+
+namespace kvant::recipes {
+
+struct Verification {
+  std::vector<std::string> checks;    // what was looked at: "safetensors format of 2 shards", "scales of 14 layers"
+  std::vector<std::string> problems;  // sentences with file, tensor and remedy; empty: all holds
+  bool quantized = false;
+};
+
+// Reads all scales (not all codes). A checkpoint that cannot be opened at all is a problem, not a refusal: Result fails
+// only where the system does.
+Result<Verification> verify(const std::filesystem::path& path, int threads, Progress& progress);
+
+}  // namespace kvant::recipes
