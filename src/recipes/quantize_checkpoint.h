@@ -78,10 +78,10 @@ struct SmoothedGroup {
 struct CheckpointPlan {
   std::vector<TensorPlan> tensors;  // shard by shard, in the order of the data
   std::vector<SmoothedGroup> smoothed;
-  double alpha = 0;                       // of the smoothing; 0 without
-  std::vector<std::string> warnings;      // sentences: a norm that is left alone and why, files that are not copied …
-  std::vector<std::string> ignore;        // what config.json will say
-  std::uint64_t bytes_before = 0;         // of all tensors
+  double alpha = 0;                   // of the smoothing; 0 without
+  std::vector<std::string> warnings;  // sentences: a norm that is left alone and why, files that are not copied …
+  std::vector<std::string> ignore;    // what config.json will say
+  std::uint64_t bytes_before = 0;     // of all tensors
   std::uint64_t bytes_after = 0;
   std::uint64_t expected_memory = 0;      // peak, in bytes; at most max_memory
   std::vector<std::string> files_copied;  // beside the shards, by name

@@ -46,8 +46,8 @@ Result<std::vector<QuantizedLayer>> find_quantized_layers(const io::Checkpoint& 
 
 // Rows [row, row + count) of a layer: codes as signed bytes, scales as f32, zero points (0 without).
 struct LayerRows {
-  std::vector<std::int8_t> codes;        // count * columns
-  std::vector<float> scales;             // count * columns / group_size
+  std::vector<std::int8_t> codes;         // count * columns
+  std::vector<float> scales;              // count * columns / group_size
   std::vector<std::int32_t> zero_points;  // as many
 };
 Status read_rows(const io::Checkpoint& checkpoint, const QuantizedLayer& layer, std::uint64_t row, std::uint64_t count,
