@@ -62,12 +62,12 @@ struct TensorPlan {
   std::size_t shard = 0;
   Action action = Action::copy;
   Role role = Role::other;
-  std::string reason;  // "a 2-D weight", "lm_head is ignored by default", "in_features 100 is no multiple of 128"
+  std::string reason = {};  // "a 2-D weight", "lm_head is ignored by default", "in_features 100 is no multiple of 128"
   io::DType dtype = io::DType::f32;
   std::vector<std::uint64_t> shape;
   std::uint64_t bytes_before = 0;
   std::uint64_t bytes_after = 0;
-  std::optional<std::size_t> smooth_group;  // index into CheckpointPlan::smoothed
+  std::optional<std::size_t> smooth_group = {};  // index into CheckpointPlan::smoothed
 };
 
 struct SmoothedGroup {

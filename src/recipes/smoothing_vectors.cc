@@ -11,9 +11,9 @@
 #include "io/atomic_file.h"
 #include "kvant/range.h"
 #include "kvant/smoothing.h"
+#include "recipes/bands.h"
 #include "recipes/first_failure.h"
 #include "recipes/stored_scale.h"
-#include "recipes/tiling.h"
 #include "recipes/worker_pool.h"
 
 namespace kvant::recipes {
@@ -117,16 +117,16 @@ class Maker {
     const io::TensorInfo& tensor = weight_of(reader);
     const ElementKind kind = *element_of(tensor.dtype), compute = scale_kind(kind);
     const auto width = static_cast<std::uint64_t>(row_bytes(kind, 1));
-    const Tiling tiling = make_tiling(tensor.shape[0], tensor.shape[1], width, 1, 1, tile_bytes_);
+    const Bands bands = make_bands(tensor.shape[0], tensor.shape[1], width, 1, 1, tile_bytes_);
     for (ColumnWorker& worker : workers_.all()) worker.begun = false;
     FirstFailure failure;
     const auto band = [&](std::int64_t index) {
       if (failure.happened()) return;
       const auto worker = workers_.take();
-      failure.report(read_band(place, tensor, tiling, static_cast<std::uint64_t>(index), *worker), index);
-      progress_.advance(tiling.rows_of(static_cast<std::uint64_t>(index)) * tensor.shape[1] * width);
+      failure.report(read_band(place, tensor, bands, static_cast<std::uint64_t>(index), *worker), index);
+      progress_.advance(bands.rows_of(static_cast<std::uint64_t>(index)) * tensor.shape[1] * width);
     };
-    if (Status s = run_parts(stream_, static_cast<std::int64_t>(tiling.bands), band); !s.ok()) return s;
+    if (Status s = run_parts(stream_, static_cast<std::int64_t>(bands.bands), band); !s.ok()) return s;
     if (!failure.status().ok()) return failure.status();
     std::vector<double> maxima(tensor.shape[1], 0.0);
     for (const ColumnWorker& worker : workers_.all()) {
@@ -137,7 +137,7 @@ class Maker {
     return maxima;
   }
 
-  Status read_band(const io::TensorPlace& place, const io::TensorInfo& tensor, const Tiling& tiling, std::uint64_t band,
+  Status read_band(const io::TensorPlace& place, const io::TensorInfo& tensor, const Bands& bands, std::uint64_t band,
                    ColumnWorker& worker) const {
     const ElementKind kind = *element_of(tensor.dtype), compute = scale_kind(kind);
     const auto compute_width = static_cast<std::size_t>(row_bytes(compute, 1));
@@ -145,9 +145,9 @@ class Maker {
       worker.begun = true;
       worker.magnitudes.assign(tensor.shape[1] * compute_width, std::byte{0});
     }
-    for (std::uint64_t column = 0; column < tiling.columns; column += tiling.columns_per_piece) {
-      const TilePlace tile = tiling.place(band, column);
-      if (Status s = read_tile(checkpoint_, place, tiling, tile, worker.weights); !s.ok()) return s;
+    for (std::uint64_t column = 0; column < bands.columns; column += bands.columns_per_piece) {
+      const TilePlace tile = bands.place(band, column);
+      if (Status s = read_tile(checkpoint_, place, bands, tile, worker.weights); !s.ok()) return s;
       const Shape shape = {static_cast<std::int64_t>(tile.rows), static_cast<std::int64_t>(tile.columns)};
       const auto range = AnyRangePlan::select(
           one_thread_, {.shape = shape, .scope = PerChannel{1}, .accumulate = true, .input = kind});

@@ -33,9 +33,9 @@ TensorStream::TensorStream(const io::Checkpoint& checkpoint, const TensorPlan& p
     const std::uint64_t rows = plan.shape[0], columns = plan.shape[1];
     if (plan.action == Action::quantize) span_ = columns_of_a_scale(scheme, columns);
     const bool packs_rows = plan.action == Action::quantize && form_.asymmetric;
-    tiling_ = make_tiling(rows, columns, static_cast<std::uint64_t>(row_bytes(form_.weight, 1)), span_,
-                          packs_rows ? kNibbles : 1, tile_bytes);
-    tiles_ = tiling_.bands;
+    bands_ = make_bands(rows, columns, static_cast<std::uint64_t>(row_bytes(form_.weight, 1)), span_,
+                        packs_rows ? kNibbles : 1, tile_bytes);
+    tiles_ = bands_.bands;
   } else if (plan.action == Action::fold_norm) {
     tiles_ = 1;
   } else {
@@ -44,7 +44,7 @@ TensorStream::TensorStream(const io::Checkpoint& checkpoint, const TensorPlan& p
 }
 
 std::uint64_t TensorStream::bytes_of(std::uint64_t tile) const {
-  if (is_matrix(plan_.action)) return tiling_.rows_of(tile) * tiling_.columns * tiling_.width;
+  if (is_matrix(plan_.action)) return bands_.rows_of(tile) * bands_.columns * bands_.width;
   if (plan_.action == Action::fold_norm) return plan_.bytes_before;
   return std::min(tile_bytes_, plan_.bytes_before - tile * tile_bytes_);
 }
@@ -55,7 +55,7 @@ Status TensorStream::run(std::uint64_t tile, TileWorker& worker, io::AtomicFile&
     case Action::fold_norm: return fold(worker, file);
     case Action::smooth: return smooth_band(tile, worker, file);
     case Action::quantize:
-      return tiling_.splits_spans ? quantize_spans(tile, worker, file) : quantize_band(tile, worker, file);
+      return bands_.splits_spans ? quantize_spans(tile, worker, file) : quantize_band(tile, worker, file);
   }
   return {};
 }
@@ -74,16 +74,16 @@ Status TensorStream::fold(TileWorker& worker, io::AtomicFile& file) const {
 }
 
 Status TensorStream::load(const TilePlace& tile, TileWorker& worker) const {
-  if (Status s = read_tile(checkpoint_, place_, tiling_, tile, worker.weights); !s.ok()) return s;
+  if (Status s = read_tile(checkpoint_, place_, bands_, tile, worker.weights); !s.ok()) return s;
   if (s_.empty()) return {};
   return worker.tile.smooth(worker.weights, form_.weight, s_.subspan(tile.column, tile.columns));
 }
 
 Status TensorStream::smooth_band(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const {
-  for (std::uint64_t column = 0; column < tiling_.columns; column += tiling_.columns_per_piece) {
-    const TilePlace tile = tiling_.place(band, column);
+  for (std::uint64_t column = 0; column < bands_.columns; column += bands_.columns_per_piece) {
+    const TilePlace tile = bands_.place(band, column);
     if (Status s = load(tile, worker); !s.ok()) return s;
-    if (Status s = write_matrix(tile, places_.codes, tiling_.columns, tile.column, tile.columns, 8 * tiling_.width,
+    if (Status s = write_matrix(tile, places_.codes, bands_.columns, tile.column, tile.columns, 8 * bands_.width,
                                 worker.weights, file);
         !s.ok())
       return s;
@@ -92,8 +92,8 @@ Status TensorStream::smooth_band(std::uint64_t band, TileWorker& worker, io::Ato
 }
 
 Status TensorStream::quantize_band(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const {
-  for (std::uint64_t column = 0; column < tiling_.columns; column += tiling_.columns_per_piece) {
-    const TilePlace tile = tiling_.place(band, column);
+  for (std::uint64_t column = 0; column < bands_.columns; column += bands_.columns_per_piece) {
+    const TilePlace tile = bands_.place(band, column);
     const auto segments = static_cast<std::int64_t>(tile.rows * tile.columns / span_);
     if (Status s = load(tile, worker); !s.ok()) return s;
     worker.non_finite += count_non_finite(worker.weights, form_.weight);
@@ -107,12 +107,12 @@ Status TensorStream::quantize_band(std::uint64_t band, TileWorker& worker, io::A
 
 // A scale covers more than a tile: once over it for the range, and again for the codes.
 Status TensorStream::quantize_spans(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const {
-  for (std::uint64_t begin = 0; begin < tiling_.columns; begin += span_) {
-    TilePlace tile = tiling_.place(band, begin);
+  for (std::uint64_t begin = 0; begin < bands_.columns; begin += span_) {
+    TilePlace tile = bands_.place(band, begin);
     const auto segments = static_cast<std::int64_t>(tile.rows);
     const auto over_pieces = [&](const auto& each) -> Status {
       for (tile.column = begin; tile.column < begin + span_; tile.column += tile.columns) {
-        tile.columns = std::min(tiling_.columns_per_piece, begin + span_ - tile.column);
+        tile.columns = std::min(bands_.columns_per_piece, begin + span_ - tile.column);
         if (Status s = load(tile, worker); !s.ok()) return s;
         if (Status s = each(); !s.ok()) return s;
       }
@@ -138,11 +138,11 @@ Status TensorStream::write_codes(const TilePlace& tile, std::int64_t segments, T
   const auto bits = static_cast<std::uint64_t>(form_.bits);
   worker.codes.resize(tile.rows * tile.columns * bits / 8);
   if (Status s = worker.tile.codes(worker.weights, form_, segments, worker.codes); !s.ok()) return s;
-  return write_matrix(tile, places_.codes, tiling_.columns, tile.column, tile.columns, bits, worker.codes, file);
+  return write_matrix(tile, places_.codes, bands_.columns, tile.column, tile.columns, bits, worker.codes, file);
 }
 
 Status TensorStream::write_scales(const TilePlace& tile, TileWorker& worker, io::AtomicFile& file) const {
-  const std::uint64_t per_row = tiling_.columns / span_, first = tile.column / span_, count = tile.columns / span_;
+  const std::uint64_t per_row = bands_.columns / span_, first = tile.column / span_, count = tile.columns / span_;
   if (Status s =
           write_matrix(tile, places_.scales, per_row, first, count,
                        static_cast<std::uint64_t>(bits_per_element(form_.scale)), worker.tile.stored_scales(), file);

@@ -11,8 +11,8 @@
 #include "io/checkpoint.h"
 #include "kvant/status.h"
 #include "kvant/stream.h"
+#include "recipes/bands.h"
 #include "recipes/quantize_checkpoint.h"
-#include "recipes/tiling.h"
 #include "recipes/weight_tile.h"
 
 namespace kvant::recipes {
@@ -67,7 +67,7 @@ class TensorStream {
   std::uint64_t tile_bytes_;
   WeightForm form_;
   std::uint64_t span_ = 1;  // columns of a scale
-  Tiling tiling_;
+  Bands bands_;
   std::uint64_t tiles_ = 0;
 };
 

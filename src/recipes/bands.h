@@ -15,7 +15,7 @@ struct TilePlace {
   std::uint64_t row, rows, column, columns;
 };
 
-struct Tiling {
+struct Bands {
   std::uint64_t rows = 0, columns = 0;
   std::uint64_t width = 0;              // bytes of an element
   std::uint64_t rows_per_band = 0;      // the last band may have fewer
@@ -31,35 +31,35 @@ struct Tiling {
 
 // `span`: columns that belong together (they share a scale), a divisor of `columns`; `row_unit`: rows that do. A tile
 // takes at most `tile_bytes`, but for the least that makes progress: row_unit rows of 8 columns.
-inline Tiling make_tiling(std::uint64_t rows, std::uint64_t columns, std::uint64_t width, std::uint64_t span,
-                          std::uint64_t row_unit, std::uint64_t tile_bytes) {
-  Tiling tiling{.rows = rows, .columns = columns, .width = width};
+inline Bands make_bands(std::uint64_t rows, std::uint64_t columns, std::uint64_t width, std::uint64_t span,
+                        std::uint64_t row_unit, std::uint64_t tile_bytes) {
+  Bands bands{.rows = rows, .columns = columns, .width = width};
   const std::uint64_t fit = tile_bytes / width / row_unit;  // elements, for one of row_unit rows
   if (columns <= fit) {
-    tiling.rows_per_band = columns == 0 ? rows : fit / columns * row_unit;
-    tiling.columns_per_piece = columns;
+    bands.rows_per_band = columns == 0 ? rows : fit / columns * row_unit;
+    bands.columns_per_piece = columns;
   } else {
-    tiling.rows_per_band = row_unit;
-    tiling.splits_spans = span > fit;
-    tiling.columns_per_piece = tiling.splits_spans ? std::max<std::uint64_t>(fit / 8 * 8, 8) : fit / span * span;
+    bands.rows_per_band = row_unit;
+    bands.splits_spans = span > fit;
+    bands.columns_per_piece = bands.splits_spans ? std::max<std::uint64_t>(fit / 8 * 8, 8) : fit / span * span;
   }
-  tiling.rows_per_band = std::clamp<std::uint64_t>(tiling.rows_per_band, 1, std::max<std::uint64_t>(rows, 1));
-  if (tiling.rows_per_band < rows && tiling.rows_per_band % row_unit != 0)
-    tiling.rows_per_band += row_unit - tiling.rows_per_band % row_unit;
-  tiling.columns_per_piece = std::max<std::uint64_t>(tiling.columns_per_piece, 1);
-  tiling.bands = (rows + tiling.rows_per_band - 1) / tiling.rows_per_band;
-  return tiling;
+  bands.rows_per_band = std::clamp<std::uint64_t>(bands.rows_per_band, 1, std::max<std::uint64_t>(rows, 1));
+  if (bands.rows_per_band < rows && bands.rows_per_band % row_unit != 0)
+    bands.rows_per_band += row_unit - bands.rows_per_band % row_unit;
+  bands.columns_per_piece = std::max<std::uint64_t>(bands.columns_per_piece, 1);
+  bands.bands = (rows + bands.rows_per_band - 1) / bands.rows_per_band;
+  return bands;
 }
 
 // Fills `to` with the tile, dense.
-inline Status read_tile(const io::Checkpoint& checkpoint, const io::TensorPlace& place, const Tiling& tiling,
+inline Status read_tile(const io::Checkpoint& checkpoint, const io::TensorPlace& place, const Bands& bands,
                         const TilePlace& tile, std::vector<std::byte>& to) {
-  const std::uint64_t row_bytes = tile.columns * tiling.width;
+  const std::uint64_t row_bytes = tile.columns * bands.width;
   to.resize(tile.rows * row_bytes);
   const std::span<std::byte> all(to);
-  if (tile.columns == tiling.columns) return checkpoint.read(place, tile.row * row_bytes, all);
+  if (tile.columns == bands.columns) return checkpoint.read(place, tile.row * row_bytes, all);
   for (std::uint64_t r = 0; r < tile.rows; ++r) {
-    const std::uint64_t from = ((tile.row + r) * tiling.columns + tile.column) * tiling.width;
+    const std::uint64_t from = ((tile.row + r) * bands.columns + tile.column) * bands.width;
     if (Status s = checkpoint.read(place, from, all.subspan(r * row_bytes, row_bytes)); !s.ok()) return s;
   }
   return {};
