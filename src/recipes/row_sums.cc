@@ -10,32 +10,54 @@
 namespace kvant::recipes {
 namespace {
 
+// Four lanes in as many registers as the instruction set needs: GCC takes vectors apart, element by element, that are
+// wider than the machine's.
 constexpr std::size_t kLanes = 4;
-using Double4 = double __attribute__((vector_size(32)));
-using Long4 = std::int64_t __attribute__((vector_size(32)));
-using Float4 = float __attribute__((vector_size(16)));
 
-KVANT_INLINE void load(const float* from, Double4& to) {
-  Float4 narrow;
+template <std::size_t kWidth>
+struct Register;
+template <>
+struct Register<2> {
+  using Doubles = double __attribute__((vector_size(16)));
+  using Longs = std::int64_t __attribute__((vector_size(16)));
+  using Floats = float __attribute__((vector_size(8)));
+  using Bytes = std::int8_t __attribute__((vector_size(16)));
+};
+template <>
+struct Register<4> {
+  using Doubles = double __attribute__((vector_size(32)));
+  using Longs = std::int64_t __attribute__((vector_size(32)));
+  using Floats = float __attribute__((vector_size(16)));
+  using Bytes = std::int8_t __attribute__((vector_size(32)));
+};
+
+template <std::size_t kWidth>
+KVANT_INLINE void load(const float* from, typename Register<kWidth>::Doubles& to) {
+  typename Register<kWidth>::Floats narrow;
   std::memcpy(&narrow, from, sizeof narrow);
-  to = __builtin_convertvector(narrow, Double4);
+  to = __builtin_convertvector(narrow, typename Register<kWidth>::Doubles);
 }
-KVANT_INLINE void load(const double* from, Double4& to) { std::memcpy(&to, from, sizeof to); }
+template <std::size_t kWidth>
+KVANT_INLINE void load(const double* from, typename Register<kWidth>::Doubles& to) {
+  std::memcpy(&to, from, sizeof to);
+}
 
-KVANT_INLINE double total(const Double4& lanes) { return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]); }
-
+// One register's part of the sums.
+template <std::size_t kWidth>
 struct Accumulators {
-  Double4 weights = {}, errors = {}, products = {}, values = {}, largest = {};
+  typename Register<kWidth>::Doubles weights = {}, errors = {}, products = {}, values = {}, largest = {};
 };
 
 // v = scale * d. Sums of v are formed of d, which is a small integer: those sums are exact.
-template <class T>
-KVANT_INLINE void add(const T* weights, const float* differences, const Double4& scale, Accumulators& to) {
-  Double4 w, d;
-  load(weights, w);
-  load(differences, d);
-  const Double4 e = w - scale * d;
-  const Double4 magnitude = e < 0 ? -e : e;
+template <std::size_t kWidth, class T>
+KVANT_INLINE void add(const T* weights, const float* differences, double scale, Accumulators<kWidth>& to) {
+  using Doubles = typename Register<kWidth>::Doubles;
+  using Longs = typename Register<kWidth>::Longs;
+  Doubles w, d;
+  load<kWidth>(weights, w);
+  load<kWidth>(differences, d);
+  const Doubles e = w - scale * d;
+  const Doubles magnitude = reinterpret_cast<Doubles>(reinterpret_cast<Longs>(e) & 0x7FFFFFFFFFFFFFFF);
   to.weights += w * w;
   to.errors += e * e;
   to.products += w * d;
@@ -43,16 +65,51 @@ KVANT_INLINE void add(const T* weights, const float* differences, const Double4&
   to.largest = magnitude > to.largest ? magnitude : to.largest;
 }
 
-template <class T>
+// Adds the lanes of a sum up, always in the same order.
+template <std::size_t kWidth>
+KVANT_INLINE double total(const typename Register<kWidth>::Doubles* registers) {
+  double lanes[kLanes];
+  std::memcpy(lanes, registers, sizeof lanes);
+  return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+}
+
+// Codes with |q| >= q_max, of at most kBlock.
+template <std::size_t kWidth>
+KVANT_INLINE std::uint64_t codes_at_ends(const std::int8_t* codes, std::size_t count, int q_max) {
+  using Bytes = typename Register<kWidth>::Bytes;
+  constexpr std::size_t kBytes = sizeof(Bytes);
+  const Bytes most = Bytes{} + static_cast<std::int8_t>(q_max), least = -most;
+  std::uint64_t ends = 0;
+  std::size_t i = 0;
+  while (i + kBytes <= count) {
+    Bytes found = {};
+    // A lane holds 127 before it wraps.
+    const std::size_t stop = std::min(count, i + 127 * kBytes);
+    for (; i + kBytes <= stop; i += kBytes) {
+      Bytes q;
+      std::memcpy(&q, codes + i, sizeof q);
+      found -= (q >= most) | (q <= least);
+    }
+    for (std::size_t lane = 0; lane < kBytes; ++lane) ends += static_cast<std::uint64_t>(found[lane]);
+  }
+  for (; i < count; ++i) ends += codes[i] <= -q_max || codes[i] >= q_max ? 1u : 0u;
+  return ends;
+}
+
+template <std::size_t kWidth, class T>
 KVANT_INLINE void loss_body(const T* weights, const std::int8_t* codes, std::size_t count, float scale,
                             std::int32_t zero_point, int q_max, Loss& loss) {
+  constexpr std::size_t kRegisters = kLanes / kWidth;
   float differences[kBlock];
   for (std::size_t i = 0; i < count; ++i) differences[i] = static_cast<float>(codes[i] - zero_point);
   const double s = scale;
-  const Double4 scales = {s, s, s, s};
-  Accumulators sums;
+  Accumulators<kWidth> low, high;  // the other half of the lanes, where a register holds only two
+  const auto add_four = [&](const T* w, const float* d) KVANT_INLINE_LAMBDA {
+    add(w, d, s, low);
+    if constexpr (kRegisters == 2) add(w + kWidth, d + kWidth, s, high);
+  };
   std::size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) add(weights + i, differences + i, scales, sums);
+  for (; i + kLanes <= count; i += kLanes) add_four(weights + i, differences + i);
   if (i < count) {
     T last[kLanes] = {};
     float last_differences[kLanes] = {};
@@ -60,48 +117,59 @@ KVANT_INLINE void loss_body(const T* weights, const std::int8_t* codes, std::siz
       last[j] = weights[i + j];
       last_differences[j] = differences[i + j];
     }
-    add(last, last_differences, scales, sums);
+    add_four(last, last_differences);
   }
-  loss.sums = {total(sums.weights), total(sums.errors), s * total(sums.products), s * s * total(sums.values)};
+  const auto sum = [](const auto& a, const auto& b) KVANT_INLINE_LAMBDA {
+    const typename Register<kWidth>::Doubles both[2] = {a, b};
+    return total<kWidth>(both);
+  };
+  loss.sums = {sum(low.weights, high.weights), sum(low.errors, high.errors), s * sum(low.products, high.products),
+               s * s * sum(low.values, high.values)};
   loss.largest = 0;
-  for (std::size_t lane = 0; lane < kLanes; ++lane)
-    loss.largest = sums.largest[lane] > loss.largest ? sums.largest[lane] : loss.largest;
-  std::uint32_t ends = 0;
-  for (i = 0; i < count; ++i) ends += static_cast<std::uint32_t>((codes[i] <= -q_max) | (codes[i] >= q_max));
-  loss.at_ends = ends;
+  for (std::size_t lane = 0; lane < kWidth; ++lane)
+    loss.largest = std::max({loss.largest, low.largest[lane], high.largest[lane]});
+  loss.at_ends = codes_at_ends<kWidth>(codes, count, q_max);
 }
 
-template <class T>
+template <std::size_t kWidth, class T>
 KVANT_INLINE void value_body(const T* values, std::size_t count, ValueSums& result) {
-  Double4 squares = {}, x;
-  Long4 zeros = {};
+  constexpr std::size_t kRegisters = kLanes / kWidth;
+  using Doubles = typename Register<kWidth>::Doubles;
+  using Longs = typename Register<kWidth>::Longs;
+  Doubles squares[2] = {};
+  Longs zeros = {};
+  const auto add_four = [&](const T* from) KVANT_INLINE_LAMBDA {
+    for (std::size_t r = 0; r < kRegisters; ++r) {
+      Doubles x;
+      load<kWidth>(from + r * kWidth, x);
+      squares[r] += x * x;
+      zeros -= x == 0;
+    }
+  };
   std::size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    load(values + i, x);
-    squares += x * x;
-    zeros -= x == 0;
-  }
-  result = {};
+  for (; i + kLanes <= count; i += kLanes) add_four(values + i);
+  std::int64_t filled_up = 0;
   if (i < count) {
     T last[kLanes] = {};
     for (std::size_t j = 0; i + j < count; ++j) last[j] = values[i + j];
-    load(last, x);
-    squares += x * x;
-    zeros -= x == 0;
-    zeros[kLanes - 1] -= static_cast<std::int64_t>(kLanes - (count - i));  // those that fill up
+    add_four(last);
+    filled_up = static_cast<std::int64_t>(kLanes - (count - i));
   }
-  result.squares = total(squares);
-  result.zeros = static_cast<std::uint64_t>(zeros[0] + zeros[1] + zeros[2] + zeros[3]);
+  std::int64_t all_zeros = 0;
+  for (std::size_t lane = 0; lane < kWidth; ++lane) all_zeros += zeros[lane];
+  result = {};
+  result.squares = total<kWidth>(squares);
+  result.zeros = static_cast<std::uint64_t>(all_zeros - filled_up);
 }
 
 template <class T>
 void loss_baseline(const T* weights, const std::int8_t* codes, std::size_t count, float scale, std::int32_t zero_point,
                    int q_max, Loss& loss) {
-  loss_body(weights, codes, count, scale, zero_point, q_max, loss);
+  loss_body<2>(weights, codes, count, scale, zero_point, q_max, loss);
 }
 template <class T>
 void values_baseline(const T* values, std::size_t count, ValueSums& result) {
-  value_body(values, count, result);
+  value_body<2>(values, count, result);
 }
 
 #if defined(__x86_64__)
@@ -109,11 +177,11 @@ void values_baseline(const T* values, std::size_t count, ValueSums& result) {
 template <class T>
 __attribute__((target("avx2"))) void loss_avx2(const T* weights, const std::int8_t* codes, std::size_t count,
                                                float scale, std::int32_t zero_point, int q_max, Loss& loss) {
-  loss_body(weights, codes, count, scale, zero_point, q_max, loss);
+  loss_body<4>(weights, codes, count, scale, zero_point, q_max, loss);
 }
 template <class T>
 __attribute__((target("avx2"))) void values_avx2(const T* values, std::size_t count, ValueSums& result) {
-  value_body(values, count, result);
+  value_body<4>(values, count, result);
 }
 const bool kHasAvx2 = [] {
   __builtin_cpu_init();

@@ -294,6 +294,7 @@ Result<Verification> verify(const fs::path& path, int threads, Progress& progres
   if (!checkpoint.ok()) {
     if (checkpoint.status().code() == StatusCode::Internal) return checkpoint.status();
     problems.emplace_back(checkpoint.status().message());
+    limit(problems);
     return verification;
   }
   verification.checks.push_back(fmt::format("safetensors format of {} {}", checkpoint->shards().size(),
