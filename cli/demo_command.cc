@@ -1,0 +1,251 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <system_error>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/linear_timing.h"
+#include "cli/messages.h"
+#include "cli/options.h"
+#include "cli/progress_bar.h"
+#include "cli/sizes.h"
+#include "cli/table.h"
+#include "core/refuse.h"
+#include "io/checkpoint.h"
+#include "io/file.h"
+#include "kvant/stream.h"
+#include "recipes/compare.h"
+#include "recipes/demo_model.h"
+#include "recipes/quantize_checkpoint.h"
+
+namespace kvant::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  std::string output = "kvant-demo";
+  int threads = 0;
+};
+
+constexpr const char* kExamples =
+    "  kvant demo                         # in ./kvant-demo\n"
+    "  kvant demo --output /tmp/kvant-demo\n"
+    "  kvant demo -q                      # the tables alone";
+
+constexpr std::string_view kModel = "model", kStats = "stats.safetensors", kPlain = "w8a8", kSmooth = "w8a8-smooth";
+
+// Whether an earlier demo made this output: config.json keeps the model's name, and before there is a config.json there
+// is only what kvant quantize writes first.
+bool is_demo_output(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::is_directory(fs::symlink_status(folder, error))) return false;
+  if (fs::is_empty(folder, error)) return true;
+  const fs::path config = folder / io::kConfigName;
+  if (!fs::exists(config, error)) return fs::is_directory(folder / "kvant", error);
+  const auto text = io::read_text(config, 1'000'000);
+  if (!text.ok()) return false;
+  const auto document = io::parse_json(*text, config.string());
+  return document.ok() && document->is_object() && document->value("_name_or_path", io::Json()) == "kvant demo";
+}
+
+Status check_folder(const fs::path& folder) {
+  std::error_code error;
+  const fs::file_status status = fs::status(folder, error);
+  if (!fs::exists(status)) return {};
+  const std::string shown = io::printable(folder.string());
+  if (!fs::is_directory(status))
+    return core::invalid_problem("{}: is no folder; give another one with --output", shown);
+  const std::set<std::string_view> ours = {kModel, kStats, kPlain, kSmooth};
+  fs::directory_iterator entries(folder, error);
+  for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
+    const std::string name = entries->path().filename().string();
+    const bool is_output = name == kPlain || name == kSmooth;
+    if (name == std::string(kStats) + ".partial" || (ours.contains(name) && !is_output)) continue;
+    if (is_output && is_demo_output(entries->path())) continue;
+    return core::invalid_problem("{}: holds {}, which the demo did not write; give another folder with --output", shown,
+                                 io::printable(name));
+  }
+  if (error) return core::invalid_problem("{}: {}", shown, error.message());
+  return {};
+}
+
+Result<recipes::CheckpointPlan> quantize(const Options& options, const fs::path& folder, bool smooth,
+                                         ProgressBar& progress) {
+  recipes::QuantizeOptions recipe;
+  recipe.input = folder / kModel;
+  recipe.output = folder / (smooth ? kSmooth : kPlain);
+  recipe.threads = options.threads;
+  recipe.force = true;
+  if (smooth) {
+    recipe.smooth = true;
+    recipe.stats = folder / kStats;
+  }
+  auto quantizer = recipes::CheckpointQuantizer::plan(recipe);
+  if (!quantizer.ok()) return quantizer.status();
+  const auto outcome = quantizer->run(progress);
+  if (!outcome.ok()) return outcome.status();
+  return quantizer->what();
+}
+
+struct Loss {
+  double weights = 0, outputs = 0;
+};
+
+// By module, in the order of the model where `order` is given.
+Result<std::map<std::string, Loss>> losses(const Options& options, const fs::path& folder, std::string_view quantized,
+                                           const Stream& stream, ProgressBar& progress,
+                                           std::vector<std::string>* order) {
+  std::map<std::string, Loss> by_module;
+  const auto weights = recipes::compare(
+      {.original = folder / kModel, .quantized = folder / quantized, .threads = options.threads}, progress);
+  if (!weights.ok()) return weights.status();
+  for (const recipes::LayerLoss& layer : weights->layers) by_module[layer.module].weights = layer.sqnr_db;
+  const auto outputs = recipes::output_losses({}, folder / kModel, folder / quantized, stream);
+  if (!outputs.ok()) return outputs.status();
+  for (const recipes::OutputLoss& layer : *outputs) {
+    by_module[layer.module].outputs = layer.sqnr_db;
+    if (order != nullptr) order->push_back(layer.module);
+  }
+  return by_module;
+}
+
+std::string loss_table(const std::vector<std::string>& order, const std::map<std::string, Loss>& plain,
+                       const std::map<std::string, Loss>& smooth) {
+  constexpr auto kRight = Column::Align::right;
+  Table table({{"SQNR in dB", Column::Align::left, true},
+               {"weights plain", kRight},
+               {"smoothed", kRight},
+               {"outputs plain", kRight},
+               {"smoothed", kRight},
+               {"gain", kRight}});
+  Loss plain_sum, smooth_sum;
+  const auto add = [&](const std::string& name, const Loss& p, const Loss& s) {
+    table.add({name, fmt::format("{:.1f}", p.weights), fmt::format("{:.1f}", s.weights),
+               fmt::format("{:.1f}", p.outputs), fmt::format("{:.1f}", s.outputs),
+               fmt::format("{:+.1f}", s.outputs - p.outputs)});
+  };
+  double layers = 0;
+  for (const std::string& module : order) {
+    const auto p = plain.find(module), s = smooth.find(module);
+    if (p == plain.end() || s == smooth.end()) continue;
+    add(module, p->second, s->second);
+    plain_sum = {plain_sum.weights + p->second.weights, plain_sum.outputs + p->second.outputs};
+    smooth_sum = {smooth_sum.weights + s->second.weights, smooth_sum.outputs + s->second.outputs};
+    ++layers;
+  }
+  if (layers > 0)
+    add("mean", {plain_sum.weights / layers, plain_sum.outputs / layers},
+        {smooth_sum.weights / layers, smooth_sum.outputs / layers});
+  return table.text(Terminal::of(1));
+}
+
+Result<std::string> speed_table(const Stream& all) {
+  constexpr LinearShape kShape{128, 4096, 4096};
+  constexpr double kBudget = 0.25;
+  constexpr auto kRight = Column::Align::right;
+  Table table({{fmt::format("linear {} x {} x {}", kShape.rows, kShape.in, kShape.out)},
+               {"threads", kRight},
+               {"time", kRight},
+               {"speed", kRight},
+               {"", kRight}});
+  std::vector<Stream> streams = {Stream::cpu(1)};
+  if (all.threads() > 1) streams.push_back(all);
+  for (const Stream& stream : streams) {
+    const auto f32 = time_f32_linear(stream, kShape, kBudget);
+    if (!f32.ok()) return f32.status();
+    const auto w8a8 = time_w8a8_linear(stream, kShape, kBudget);
+    if (!w8a8.ok()) return w8a8.status();
+    for (const auto& [label, seconds] :
+         {std::pair{"f32, a blocked loop", *f32}, std::pair{"W8A8, activations quantized inside", *w8a8}})
+      table.add({label, fmt::format("{}", stream.threads()), fmt::format("{:.2f} ms", seconds * 1e3),
+                 fmt::format("{:.1f} GMAC/s", kShape.macs() / seconds / 1e9),
+                 seconds == *f32 ? "" : fmt::format("{:.1f} times as fast", *f32 / seconds)});
+  }
+  return table.text(Terminal::of(1));
+}
+
+int run(const Options& options, const Request& request) {
+  const fs::path folder = options.output;
+  const Stream stream = options.threads == 0 ? Stream::cpu() : Stream::cpu(options.threads);
+  if (!stream.status().ok()) return fail(stream.status());
+  if (const Status s = check_folder(folder); !s.ok()) return fail(s);
+  const std::string shown = shell_word(io::printable(folder.string()));
+  const auto step = [&](const std::string& line) {
+    if (!request.quiet) tell(line);
+  };
+
+  const recipes::DemoModel model;
+  step(fmt::format("writing a Llama-like model of {} layers with outlier channels, and its activation statistics",
+                   model.layers));
+  if (const Status s = recipes::write_demo_model(model, folder / kModel, folder / kStats); !s.ok()) return fail(s);
+
+  ProgressBar progress(!request.verbose);
+  step("quantizing it to w8a8");
+  const auto plain_plan = quantize(options, folder, false, progress);
+  if (!plain_plan.ok()) return fail(plain_plan.status());
+  step("quantizing it to w8a8 with smoothing");
+  const auto smooth_plan = quantize(options, folder, true, progress);
+  if (!smooth_plan.ok()) return fail(smooth_plan.status());
+
+  step("comparing weights, and outputs of every linear for generated activations");
+  std::vector<std::string> order;
+  const auto plain = losses(options, folder, kPlain, stream, progress, &order);
+  if (!plain.ok()) return fail(plain.status());
+  const auto smooth = losses(options, folder, kSmooth, stream, progress, nullptr);
+  if (!smooth.ok()) return fail(smooth.status());
+  progress.finish();
+  step("timing a linear layer");
+  const auto speed = speed_table(stream);
+  if (!speed.ok()) return fail(speed.status());
+
+  step("");
+  print(loss_table(order, *plain, *smooth));
+  print(fmt::format("\nsize {} → {}; smoothed: {} of norm and linears, alpha {:g}\n",
+                    file_size(plain_plan->bytes_before), file_size(plain_plan->bytes_after),
+                    counted(smooth_plan->smoothed.size(), "group"), smooth_plan->alpha));
+  if (!request.quiet)
+    print(
+        "SQNR: signal to quantization noise, higher is better. Outputs are what counts: smoothing moves the outliers "
+        "of "
+        "the activations into the weights, which lose a little so that the products gain.\n");
+  print("\n" + *speed);
+  if (request.quiet) return kDone;
+  print(
+      fmt::format("\nfiles:\n"
+                  "  {0}/{1}              the model, bf16\n"
+                  "  {0}/{2}  statistics of its activations\n"
+                  "  {0}/{3}               quantized plainly\n"
+                  "  {0}/{4}        quantized with smoothing\n",
+                  shown, kModel, kStats, kPlain, kSmooth));
+  print(
+      fmt::format("\ntry next:\n"
+                  "  kvant inspect {0}/{1} --stats\n"
+                  "  kvant compare {0}/{1} {0}/{4}\n"
+                  "  kvant verify {0}/{3}\n"
+                  "  kvant quantize {0}/{1} -o {0}-w4a16 --scheme w4a16 --group-size 32 --dry-run\n",
+                  shown, kModel, kStats, kPlain, kSmooth));
+  return kDone;
+}
+
+}  // namespace
+
+void add_demo_command(CLI::App& app, Request& request) {
+  const auto options = std::make_shared<Options>();
+  CLI::App& command = *add_command<Options>(
+      app, request, "demo",
+      "Show what kvant does, on a generated model. Writes a small Llama-like checkpoint with outlier channels and its "
+      "activation statistics, quantizes it plainly and with smoothing, compares the two on weights and on outputs, and "
+      "times the W8A8 linear beside f32.",
+      kExamples, run, options);
+  add_text(
+      command, "--output", options->output, "FOLDER",
+      "Where to write (default ./kvant-demo); what an earlier demo wrote there is replaced, anything else refused");
+  add_threads(command, options->threads);
+}
+
+}  // namespace kvant::cli

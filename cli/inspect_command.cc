@@ -1,0 +1,123 @@
+#include "recipes/inspect.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "cli/commands.h"
+#include "cli/messages.h"
+#include "cli/options.h"
+#include "cli/progress_bar.h"
+#include "cli/sizes.h"
+#include "cli/table.h"
+#include "io/file.h"
+
+namespace kvant::cli {
+namespace {
+
+struct Options {
+  std::string path;
+  bool stats = false, json = false;
+  int threads = 0;
+  std::uint64_t max_memory = recipes::InspectOptions().max_memory;
+};
+
+constexpr const char* kExamples =
+    "  kvant inspect ./Llama\n"
+    "  kvant inspect model.safetensors --stats      # ranges, outlier channels, NaN and infinities\n"
+    "  kvant inspect ./Llama --json | jq '.tensors[].name'";
+
+std::string channels(const std::vector<std::uint64_t>& outliers) {
+  if (outliers.empty()) return "-";
+  constexpr std::size_t kShown = 4;
+  std::string text = fmt::format("{}: ", outliers.size());
+  for (std::size_t i = 0; i < outliers.size() && i < kShown; ++i)
+    text += fmt::format("{}{}", i == 0 ? "" : " ", outliers[i]);
+  return outliers.size() > kShown ? text + " …" : text;
+}
+
+std::string table_of(const recipes::Inspection& inspection, bool stats) {
+  std::set<std::string> shards;
+  for (const recipes::InspectedTensor& tensor : inspection.tensors) shards.insert(tensor.shard);
+  std::vector<Column> columns = {
+      {"tensor", Column::Align::left, true}, {"dtype"}, {"shape"}, {"size", Column::Align::right}, {"role"}};
+  if (stats)
+    for (const char* const title : {"min", "max", "rms", "zeros", "NaN", "infinite"})
+      columns.push_back({title, Column::Align::right});
+  if (stats) columns.push_back({"outlier channels"});
+  if (shards.size() > 1) columns.push_back({"shard", Column::Align::left, true});
+  Table table(std::move(columns));
+  for (const recipes::InspectedTensor& tensor : inspection.tensors) {
+    std::vector<std::string> cells = {io::printable(tensor.info.name), std::string(io::name(tensor.info.dtype)),
+                                      fmt::format("[{}]", fmt::join(tensor.info.shape, ", ")),
+                                      file_size(tensor.info.bytes()),
+                                      std::string(recipes::name(tensor.judgement.role))};
+    if (stats && tensor.stats) {
+      const recipes::ValueStats& s = *tensor.stats;
+      for (const double value : {s.min, s.max, s.rms}) cells.push_back(fmt::format("{:.4g}", value));
+      for (const std::uint64_t number : {s.zeros, s.nan, s.infinite}) cells.push_back(fmt::format("{}", number));
+      cells.push_back(tensor.info.shape.size() == 2 ? channels(s.outlier_channels) : "");
+    } else if (stats) {
+      cells.insert(cells.end(), 7, "");
+    }
+    if (shards.size() > 1) cells.push_back(io::printable(tensor.shard));
+    table.add(std::move(cells));
+  }
+  return table.text(Terminal::of(1));
+}
+
+std::string totals(const recipes::Inspection& inspection) {
+  std::string text = fmt::format("\n{}: {}, {}", io::printable(inspection.path.string()),
+                                 counted(inspection.tensors.size(), "tensor"), file_size(inspection.bytes));
+  if (!inspection.model_type.empty()) text += fmt::format(", a {} model", io::printable(inspection.model_type));
+  text += inspection.scheme.empty() ? ", not quantized\n"
+                                    : fmt::format(", quantized as {}\n", io::printable(inspection.scheme));
+  std::uint64_t nan = 0, infinite = 0;
+  for (const recipes::InspectedTensor& tensor : inspection.tensors)
+    if (tensor.stats) {
+      nan += tensor.stats->nan;
+      infinite += tensor.stats->infinite;
+    }
+  if (nan + infinite > 0) text += fmt::format("not finite: {} NaN, {} infinite\n", nan, infinite);
+  for (const auto& [shard, metadata] : inspection.metadata) {
+    if (metadata.empty()) continue;
+    text += fmt::format("metadata of {}:\n", io::printable(shard));
+    for (const auto& [key, value] : metadata)
+      text += fmt::format("  {} = {}\n", io::printable(key), io::printable(value));
+  }
+  return text;
+}
+
+int run(const Options& options, const Request& request) {
+  ProgressBar progress(request.quiet || !options.stats);
+  const auto inspection = recipes::inspect(
+      {.path = options.path, .stats = options.stats, .threads = options.threads, .max_memory = options.max_memory},
+      progress);
+  progress.finish();
+  if (!inspection.ok()) return fail(inspection.status());
+  if (options.json) {
+    print_json(recipes::to_json(*inspection));
+    return kDone;
+  }
+  print(table_of(*inspection, options.stats));
+  print(totals(*inspection));
+  return kDone;
+}
+
+}  // namespace
+
+void add_inspect_command(CLI::App& app, Request& request) {
+  const auto options = std::make_shared<Options>();
+  CLI::App& command = *add_command<Options>(
+      app, request, "inspect",
+      "Show what is in a checkpoint. Its tensors with dtypes, shapes, sizes and roles, and its metadata.", kExamples,
+      run, options);
+  add_text(command, "PATH", options->path, "PATH", "The checkpoint: a folder, or one .safetensors file")->required();
+  command.add_flag("--stats", options->stats,
+                   "Read all values: range, root mean square, zeros, outlier channels, NaN and infinities");
+  add_threads(command, options->threads);
+  add_max_memory(command, options->max_memory);
+  add_json(command, options->json);
+}
+
+}  // namespace kvant::cli

@@ -1,0 +1,145 @@
+#include "cli/progress_bar.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "cli/sizes.h"
+
+namespace kvant::cli {
+namespace {
+
+constexpr std::int64_t kDrawEvery = 100'000'000;
+constexpr std::string_view kErase = "\r\x1b[K";
+
+// Read by the handler of signals: whether stderr's last line is a bar.
+volatile sig_atomic_t bar_on_screen = 0;
+
+// The shell's prompt should not begin behind a bar. Then the signal does what it always does.
+void end_line_and_die(int signal) {
+  if (bar_on_screen != 0) (void)!write(2, "\n", 1);
+  raise(signal);
+}
+
+void watch_signals() {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction action = {};
+    // One that is ignored, as under nohup, stays so.
+    if (sigaction(signal, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) continue;
+    action = {};
+    action.sa_handler = end_line_and_die;
+    action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_NODEFER;
+    sigaction(signal, &action, nullptr);
+  }
+}
+
+void write_to_stderr(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
+
+}  // namespace
+
+std::string progress_line(std::string_view phase, std::uint64_t done, std::uint64_t total, double seconds, int width) {
+  const double share = total == 0 ? 1.0 : std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
+  const double speed = seconds > 0 ? static_cast<double>(done) / seconds : 0;
+  const std::string percent = fmt::format("{:3.0f}%", share * 100);
+  std::string tail = "  " + fmt::format("{} of {}", file_size(std::min(done, total)), file_size(total));
+  std::string speed_text = "  " + rate(speed);
+  // A guess from the first moments would be wild.
+  std::string left;
+  if (seconds >= 0.5 && speed > 0 && done < total)
+    left = fmt::format("  {} left", duration(static_cast<double>(total - done) / speed));
+  std::string name = shortened(phase, 24);
+
+  constexpr int kLeastBar = 10, kMostBar = 30;
+  const auto columns = [&] {
+    return display_width(name) + 1 + kLeastBar + 1 + display_width(percent) + display_width(tail) +
+           display_width(speed_text) + display_width(left);
+  };
+  if (columns() > width) tail.clear();
+  if (columns() > width) speed_text.clear();
+  if (columns() > width) left.clear();
+  if (columns() > width) return shortened(fmt::format("{} {}", name, percent), width);
+  const int bar = std::min(kMostBar, kLeastBar + width - columns());
+  const int full = static_cast<int>(share * bar);
+  std::string line = name + " ";
+  for (int i = 0; i < bar; ++i) line += i < full ? "━" : "─";
+  return line + " " + percent + tail + speed_text + left;
+}
+
+ProgressBar::ProgressBar(bool quiet)
+    : ProgressBar(Surroundings{.write = write_to_stderr,
+                               .now = [] { return Clock::now(); },
+                               .width = [] { return Terminal::of(2).width(); },
+                               .moves = Terminal::of(2).moves,
+                               .quiet = quiet}) {
+  if (around_.moves && !quiet) watch_signals();
+}
+
+ProgressBar::ProgressBar(Surroundings surroundings) : around_(std::move(surroundings)) {}
+
+std::int64_t ProgressBar::now_ns() const {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(around_.now().time_since_epoch()).count();
+}
+
+void ProgressBar::begin(std::string_view phase, std::uint64_t bytes) {
+  if (around_.quiet) return;
+  const std::lock_guard lock(drawing_);
+  phase_ = phase;
+  total_ = bytes;
+  done_ = 0;
+  begin_ns_ = now_ns();
+  if (!around_.moves) {
+    around_.write(fmt::format("{}: {}\n", phase_, file_size(bytes)));
+    return;
+  }
+  in_phase_ = true;
+  // What is done at once needs no bar.
+  next_draw_ns_ = begin_ns_ + kDrawEvery;
+}
+
+void ProgressBar::advance(std::uint64_t bytes) {
+  if (around_.quiet || !around_.moves) return;
+  done_.fetch_add(bytes, std::memory_order_relaxed);
+  if (now_ns() < next_draw_ns_.load(std::memory_order_relaxed)) return;
+  const std::unique_lock lock(drawing_, std::try_to_lock);
+  if (!lock.owns_lock() || !in_phase_) return;
+  const std::int64_t now = now_ns();
+  if (now < next_draw_ns_) return;  // another thread drew while this one came here
+  next_draw_ns_ = now + kDrawEvery;
+  draw();
+}
+
+void ProgressBar::note(std::string_view line) {
+  if (around_.quiet) return;
+  const std::lock_guard lock(drawing_);
+  const bool was_on_screen = on_screen_;
+  erase();
+  around_.write(fmt::format("{}\n", line));
+  if (was_on_screen) draw();
+}
+
+void ProgressBar::finish() {
+  const std::lock_guard lock(drawing_);
+  in_phase_ = false;
+  erase();
+}
+
+void ProgressBar::draw() {
+  const double seconds = static_cast<double>(now_ns() - begin_ns_) * 1e-9;
+  // A line that fills the last column wraps on some terminals.
+  const int width = std::max(20, around_.width()) - 1;
+  around_.write(fmt::format("\r{}\x1b[K", progress_line(phase_, done_, total_, seconds, width)));
+  on_screen_ = true;
+  bar_on_screen = 1;
+}
+
+void ProgressBar::erase() {
+  if (!on_screen_) return;
+  around_.write(kErase);
+  on_screen_ = false;
+  bar_on_screen = 0;
+}
+
+}  // namespace kvant::cli

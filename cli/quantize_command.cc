@@ -1,0 +1,291 @@
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+
+#include "cli/commands.h"
+#include "cli/messages.h"
+#include "cli/options.h"
+#include "cli/progress_bar.h"
+#include "cli/sizes.h"
+#include "cli/smooth_argument.h"
+#include "cli/table.h"
+#include "io/file.h"
+#include "recipes/quantize_checkpoint.h"
+
+namespace kvant::cli {
+namespace {
+
+using recipes::Action;
+
+struct Options {
+  std::string input, output;
+  std::string scheme = "w8a8";
+  std::string stats, alpha, smooth_groups, scale_dtype;
+  std::vector<std::string> ignore, include;
+  int group_size = 128;
+  bool asymmetric = false, resume = false, force = false, json = false, dry_run = false;
+  int threads = 0;
+  std::uint64_t max_memory = recipes::kDefaultMaxMemory;
+};
+
+constexpr const char* kExamples =
+    "  kvant quantize ./Llama -o ./Llama-w8a8\n"
+    "  kvant quantize ./Llama -o ./Llama-w8a8 --stats stats.safetensors --smooth\n"
+    "  kvant quantize ./Llama -o ./Llama-w4a16 --scheme w4a16 --group-size 64 --dry-run\n"
+    "  kvant quantize ./Llama -o ./Llama-w8a8 --ignore 're:.*down_proj'";
+
+bool parse_alpha(const std::string& text, double& alpha) {
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), alpha);
+  return error == std::errc() && rest == text.data() + text.size() && alpha >= 0 && alpha <= 1;
+}
+
+io::DType scale_dtype_named(const std::string& text) {
+  if (text == "float16" || text == "f16") return io::DType::f16;
+  if (text == "bfloat16" || text == "bf16") return io::DType::bf16;
+  return io::DType::f32;
+}
+
+recipes::QuantizeOptions recipe_of(const Options& options) {
+  recipes::QuantizeOptions recipe;
+  recipe.input = options.input;
+  recipe.output = options.output;
+  recipe.scheme.kind = *recipes::scheme_named(options.scheme);
+  recipe.scheme.asymmetric = options.asymmetric;
+  recipe.scheme.group_size = options.group_size;
+  if (!options.scale_dtype.empty()) recipe.scheme.scale_dtype = scale_dtype_named(options.scale_dtype);
+  if (!options.stats.empty()) recipe.stats = options.stats;
+  recipe.smooth = !options.alpha.empty();
+  double alpha = 0;
+  if (recipe.smooth && options.alpha != kFamilyAlpha && parse_alpha(options.alpha, alpha)) recipe.alpha = alpha;
+  if (!options.smooth_groups.empty()) recipe.smooth_groups = options.smooth_groups;
+  recipe.ignore = options.ignore;
+  recipe.include = options.include;
+  recipe.threads = options.threads;
+  recipe.max_memory = options.max_memory;
+  recipe.resume = options.resume;
+  recipe.force = options.force;
+  return recipe;
+}
+
+// What the options show by themselves, before any file is opened. Empty: nothing is wrong.
+std::string misuse(const Options& options) {
+  const auto kind = *recipes::scheme_named(options.scheme);
+  if (const Status s = recipes::check(recipe_of(options).scheme); !s.ok()) return std::string(s.message());
+  if (options.stats.empty() && !options.alpha.empty())
+    return "--smooth needs the statistics of activations: give them with --stats FILE";
+  if (options.stats.empty() && kind == recipes::SchemeKind::w8a8_static)
+    return "--scheme w8a8-static needs the statistics of activations: give them with --stats FILE";
+  if (options.alpha.empty() && !options.smooth_groups.empty())
+    return "--smooth-groups says what to smooth, but --smooth is missing";
+  if (options.resume && options.force)
+    return "--resume continues an output and --force replaces it: give one of the two";
+  return {};
+}
+
+std::string ratio(std::uint64_t before, std::uint64_t after) {
+  return fmt::format("{} → {} ({:.1f} %)", file_size(before), file_size(after),
+                     before == 0 ? 100.0 : 100.0 * static_cast<double>(after) / static_cast<double>(before));
+}
+
+std::size_t count(const recipes::CheckpointPlan& plan, Action action) {
+  std::size_t number = 0;
+  for (const recipes::TensorPlan& tensor : plan.tensors) number += tensor.action == action ? 1 : 0;
+  return number;
+}
+
+std::string table_of(const recipes::CheckpointPlan& plan, const Terminal& terminal) {
+  Table table({{"tensor", Column::Align::left, true},
+               {"dtype"},
+               {"shape"},
+               {"action"},
+               {"before", Column::Align::right},
+               {"after", Column::Align::right},
+               {"why", Column::Align::left, true}});
+  for (const recipes::TensorPlan& tensor : plan.tensors)
+    table.add({io::printable(tensor.name), std::string(io::name(tensor.dtype)),
+               fmt::format("[{}]", fmt::join(tensor.shape, ", ")), std::string(recipes::name(tensor.action)),
+               file_size(tensor.bytes_before), file_size(tensor.bytes_after), tensor.reason});
+  return table.text(terminal);
+}
+
+std::string smoothing_line(const recipes::CheckpointPlan& plan) {
+  return fmt::format("{} of norm and linears, alpha {:g}", counted(plan.smoothed.size(), "group"), plan.alpha);
+}
+
+void tell_warnings(const recipes::CheckpointPlan& plan) {
+  const Terminal terminal = Terminal::of(2);
+  for (const std::string& warning : plan.warnings) tell(fmt::format("{} {}", terminal.yellow("warning:"), warning));
+}
+
+std::string plan_totals(const recipes::CheckpointPlan& plan) {
+  std::string text;
+  text += fmt::format("{} quantized, {} copied", counted(count(plan, Action::quantize), "layer"),
+                      counted(count(plan, Action::copy), "tensor"));
+  if (!plan.smoothed.empty()) text += fmt::format("; smoothing: {}", smoothing_line(plan));
+  text += fmt::format("\nsize             {}\n", ratio(plan.bytes_before, plan.bytes_after));
+  text += fmt::format("expected memory  {} at most\n", memory_size(plan.expected_memory));
+  if (!plan.ignore.empty()) {
+    text += "ignore list     ";
+    for (const std::string& pattern : plan.ignore) text += " " + io::printable(pattern);
+    text += "\n";
+  }
+  if (!plan.files_copied.empty()) {
+    text += "files copied    ";
+    for (const std::string& file : plan.files_copied) text += " " + io::printable(file);
+    text += "\n";
+  }
+  return text;
+}
+
+io::Json json_of(const recipes::CheckpointPlan& plan, const Options& options) {
+  io::Json document = {{"input", options.input},
+                       {"output", options.output},
+                       {"scheme", options.scheme},
+                       {"layers_quantized", count(plan, Action::quantize)},
+                       {"bytes_before", plan.bytes_before},
+                       {"bytes_after", plan.bytes_after},
+                       {"expected_memory", plan.expected_memory},
+                       {"alpha", plan.smoothed.empty() ? io::Json() : io::Json(plan.alpha)},
+                       {"smoothed", io::Json::array()},
+                       {"ignore", plan.ignore},
+                       {"files_copied", plan.files_copied},
+                       {"warnings", plan.warnings}};
+  for (const recipes::SmoothedGroup& group : plan.smoothed)
+    document["smoothed"].push_back({{"norm", group.norm}, {"readers", group.readers}});
+  io::Json tensors = io::Json::array();
+  for (const recipes::TensorPlan& tensor : plan.tensors)
+    tensors.push_back({{"name", tensor.name},
+                       {"dtype", io::name(tensor.dtype)},
+                       {"shape", tensor.shape},
+                       {"role", recipes::name(tensor.role)},
+                       {"action", recipes::name(tensor.action)},
+                       {"reason", tensor.reason},
+                       {"bytes_before", tensor.bytes_before},
+                       {"bytes_after", tensor.bytes_after}});
+  document["tensors"] = std::move(tensors);
+  return document;
+}
+
+int dry_run(const recipes::CheckpointPlan& plan, const Options& options, const Request& request) {
+  if (options.json) {
+    io::Json document = json_of(plan, options);
+    document["dry_run"] = true;
+    print_json(document);
+    return kDone;
+  }
+  print(table_of(plan, Terminal::of(1)));
+  print("\n" + plan_totals(plan));
+  for (const std::string& warning : plan.warnings) print("warning: " + warning + "\n");
+  if (!request.quiet) tell("nothing was written (--dry-run)");
+  return kDone;
+}
+
+void print_summary(const recipes::CheckpointPlan& plan, const recipes::QuantizeOutcome& outcome, const Options& options,
+                   const Request& request) {
+  const double seconds = outcome.seconds > 0 ? outcome.seconds : 1e-9;
+  std::string text = fmt::format("{}: {} quantized to {}\n", io::printable(options.output),
+                                 counted(count(plan, Action::quantize), "layer"), options.scheme);
+  text += fmt::format("size      {}\n", ratio(plan.bytes_before, plan.bytes_after));
+  if (!plan.smoothed.empty()) text += fmt::format("smoothed  {}\n", smoothing_line(plan));
+  text += fmt::format("shards    {} written", outcome.shards_written);
+  if (outcome.shards_kept > 0) text += fmt::format(", {} kept from the run before", outcome.shards_kept);
+  text += fmt::format("\ntime      {}, {} read at {}\n", duration(outcome.seconds), file_size(outcome.bytes_read),
+                      rate(static_cast<double>(outcome.bytes_read) / seconds));
+  if (outcome.non_finite > 0)
+    text += fmt::format("warning: {} NaN or infinite; 'kvant inspect --stats {}' shows where\n",
+                        outcome.non_finite == 1 ? "1 weight is" : fmt::format("{} weights are", outcome.non_finite),
+                        shell_word(io::printable(options.input)));
+  if (!plan.warnings.empty()) text += counted(plan.warnings.size(), "warning") + " above\n";
+  print(text);
+  if (request.quiet) return;
+  print(fmt::format("\nnext:\n  kvant compare {0} {1}\n  kvant verify {1}\n", shell_word(io::printable(options.input)),
+                    shell_word(io::printable(options.output))));
+}
+
+int run(const Options& options, const Request& request) {
+  if (const std::string wrong = misuse(options); !wrong.empty()) {
+    fail(fmt::format("{}; try 'kvant quantize --help'", wrong));
+    return kUsage;
+  }
+  auto quantizer = recipes::CheckpointQuantizer::plan(recipe_of(options));
+  if (!quantizer.ok()) return fail(quantizer.status());
+  const recipes::CheckpointPlan& plan = quantizer->what();
+  if (options.dry_run) return dry_run(plan, options, request);
+
+  if (!request.quiet) tell_warnings(plan);
+  if (request.verbose) tell(table_of(plan, Terminal::of(2)) + plan_totals(plan));
+  ProgressBar progress(request.quiet);
+  const auto outcome = quantizer->run(progress);
+  progress.finish();
+  if (!outcome.ok()) return fail(outcome.status());
+  if (!options.json) {
+    print_summary(plan, *outcome, options, request);
+    return kDone;
+  }
+  io::Json document = json_of(plan, options);
+  document["dry_run"] = false;
+  document["shards_written"] = outcome->shards_written;
+  document["shards_kept"] = outcome->shards_kept;
+  document["bytes_read"] = outcome->bytes_read;
+  document["bytes_written"] = outcome->bytes_written;
+  document["seconds"] = outcome->seconds;
+  document["non_finite"] = outcome->non_finite;
+  print_json(document);
+  return kDone;
+}
+
+}  // namespace
+
+void add_quantize_command(CLI::App& app, Request& request) {
+  const auto options = std::make_shared<Options>();
+  CLI::App& command = *add_command<Options>(
+      app, request, "quantize",
+      "Quantize a checkpoint. Reads a safetensors file, or a folder with shards and config.json, and writes a folder "
+      "in "
+      "the compressed-tensors layout. Memory stays below --max-memory whatever the size; a run that was killed can be "
+      "resumed; the input is never changed.",
+      kExamples, run, options);
+  add_text(command, "IN", options->input, "PATH", "The checkpoint: a folder, or one .safetensors file")->required();
+  add_text(command, "-o,--output", options->output, "OUT", "Folder (or .safetensors file) to write")->required();
+  add_choice(command, "--scheme", options->scheme, "w8a8|w8a8-static|w4a16",
+             "w8a8: 8-bit weights, activations at run time (default); w8a8-static: activation scales from --stats; "
+             "w4a16: 4-bit weights in groups");
+  add_text(command, "--stats", options->stats, "FILE",
+           "Activation statistics: a safetensors file with MODULE.absmax, .min, .max for the input of each linear");
+  add_text(command, "--smooth", options->alpha, "[ALPHA]",
+           "Fold SmoothQuant smoothing into norms and weights first; ALPHA from 0 to 1 (default 0.8 for Llama-like "
+           "models, else 0.5)")
+      ->check([](const std::string& text) {
+        double alpha = 0;
+        if (text == kFamilyAlpha || parse_alpha(text, alpha)) return std::string();
+        return fmt::format("'{}' is no number from 0 to 1", io::printable(text));
+      });
+  add_text(command, "--smooth-groups", options->smooth_groups, "FAMILY|FILE",
+           "Which norms feed which linears: llama, opt or bloom, or a JSON file (default: by config.json)");
+  command
+      .add_option("--ignore", options->ignore,
+                  "Leave a module as it is: its name, or re: and a regular expression; may be repeated (lm_head, "
+                  "embeddings, norms and routers always are)")
+      ->option_text("PATTERN")
+      ->allow_extra_args(false);
+  command
+      .add_option("--include", options->include,
+                  "Quantize a module although it would be left as it is; may be repeated")
+      ->option_text("PATTERN")
+      ->allow_extra_args(false);
+  add_count(command, "--group-size", options->group_size, 1, "N", "Weights that share a scale in w4a16 (default 128)");
+  command.add_flag("--asymmetric", options->asymmetric,
+                   "With zero points: weights of w4a16, activations of w8a8-static");
+  add_choice(command, "--scale-dtype", options->scale_dtype, "float32|float16|bfloat16|f32|f16|bf16",
+             "Type of the stored scales (default: that of the weights)");
+  add_threads(command, options->threads);
+  add_max_memory(command, options->max_memory);
+  command.add_flag("--resume", options->resume, "Continue a run that was interrupted");
+  command.add_flag("--force", options->force, "Replace an output that exists");
+  add_json(command, options->json);
+  command.add_flag("--dry-run", options->dry_run,
+                   "Write nothing; print what would become of each tensor and why, sizes and expected memory");
+}
+
+}  // namespace kvant::cli

@@ -1,0 +1,70 @@
+#include "recipes/verify.h"
+
+#include <fmt/format.h>
+
+#include "cli/commands.h"
+#include "cli/messages.h"
+#include "cli/options.h"
+#include "cli/progress_bar.h"
+#include "cli/sizes.h"
+#include "cli/terminal.h"
+#include "io/file.h"
+#include "io/json.h"
+
+namespace kvant::cli {
+namespace {
+
+struct Options {
+  std::string path;
+  bool json = false;
+  int threads = 0;
+};
+
+constexpr const char* kExamples =
+    "  kvant verify ./Llama-w8a8\n"
+    "  kvant verify model.safetensors --json\n"
+    "  kvant verify -q ./Llama-w8a8 && vllm serve ./Llama-w8a8";
+
+int run(const Options& options, const Request& request) {
+  ProgressBar progress(request.quiet);
+  const auto verification = recipes::verify(options.path, options.threads, progress);
+  progress.finish();
+  if (!verification.ok()) return fail(verification.status());
+  const int code = verification->problems.empty() ? kDone : kFailed;
+  if (options.json) {
+    print_json(io::Json{{"path", options.path},
+                        {"ok", verification->problems.empty()},
+                        {"quantized", verification->quantized},
+                        {"checks", verification->checks},
+                        {"problems", verification->problems}});
+    return code;
+  }
+  const Terminal terminal = Terminal::of(1);
+  if (!request.quiet)
+    for (const std::string& check : verification->checks) print(fmt::format("checked  {}\n", check));
+  for (const std::string& problem : verification->problems)
+    print(fmt::format("{}  {}\n", terminal.red("problem"), problem));
+  const std::string shown = io::printable(options.path);
+  if (code == kDone)
+    print(fmt::format("{}: {}, {}\n", shown, terminal.green("all holds"),
+                      verification->quantized ? "quantized" : "not quantized"));
+  else
+    print(fmt::format("{}: {}\n", shown, counted(verification->problems.size(), "problem")));
+  return code;
+}
+
+}  // namespace
+
+void add_verify_command(CLI::App& app, Request& request) {
+  const auto options = std::make_shared<Options>();
+  CLI::App& command = *add_command<Options>(
+      app, request, "verify",
+      "Check a checkpoint strictly. The rules of the format, the index against the shards, and of a quantized one all "
+      "that a loader would trip over: scales, shapes, the ignore list, fused layers. Exit code 0 only if all holds.",
+      kExamples, run, options);
+  add_text(command, "PATH", options->path, "PATH", "The checkpoint: a folder, or one .safetensors file")->required();
+  add_threads(command, options->threads);
+  add_json(command, options->json);
+}
+
+}  // namespace kvant::cli
