@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "core/refuse.h"
+#include "io/posix.h"
 
 namespace kvant::io {
 namespace {
@@ -16,17 +17,16 @@ constexpr std::uint64_t kMaxJsonBytes = 100'000'000;
 constexpr std::string_view kSingleName = "model.safetensors";
 constexpr std::string_view kSuffix = ".safetensors";
 
-std::string shown(const fs::path& path) { return printable(path.string()); }
-
 // A name of a file in this very folder.
 bool is_plain_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos &&
          name.find('\\') == std::string_view::npos && name.find('\0') == std::string_view::npos;
 }
 
+// Also where it is a link to nothing or cannot be looked at: opening it then says so.
 bool is_there(const fs::path& path) {
   std::error_code error;
-  return fs::exists(path, error);
+  return fs::symlink_status(path, error).type() != fs::file_type::not_found;
 }
 
 }  // namespace
@@ -35,20 +35,22 @@ Result<std::string> read_text(const fs::path& path, std::uint64_t most) {
   auto file = InputFile::open(path);
   if (!file.ok()) return file.status();
   if (file->size() > most)
-    return invalid_problem("{}: has {} bytes, more than the {} that are read", shown(path), file->size(), most);
+    return invalid_problem("{}: has {} bytes, more than the {} that are read", printable_path(path), file->size(),
+                           most);
   std::string text(static_cast<std::size_t>(file->size()), '\0');
   if (Status s = file->read(0, std::as_writable_bytes(std::span(text))); !s.ok()) return s;
   return text;
 }
 
 Result<Checkpoint> Checkpoint::open(const fs::path& path) {
+  if (Status s = check_path(path); !s.ok()) return s;
   Checkpoint checkpoint;
   checkpoint.path_ = path;
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (error && status.type() != fs::file_type::not_found)
-    return invalid_problem("{}: {}", shown(path), error.message());
-  if (!fs::exists(status)) return invalid_problem("{}: there is no such file or folder", shown(path));
+    return invalid_problem("{}: {}", printable_path(path), error.message());
+  if (!fs::exists(status)) return invalid_problem("{}: there is no such file or folder", printable_path(path));
   checkpoint.is_folder_ = fs::is_directory(status);
   if (Status s = checkpoint.is_folder_ ? checkpoint.open_folder() : checkpoint.open_shard(path); !s.ok()) return s;
   return checkpoint;
@@ -62,7 +64,7 @@ Status Checkpoint::open_folder() {
     if (!text.ok()) return text.status();
     auto parsed = parse_json(*text, path.string());
     if (!parsed.ok()) return parsed.status();
-    if (!parsed->is_object()) return invalid_problem("{}: is no JSON object", shown(path));
+    if (!parsed->is_object()) return invalid_problem("{}: is no JSON object", printable_path(path));
     to = std::move(parsed).value();
     return {};
   };
@@ -73,7 +75,7 @@ Status Checkpoint::open_folder() {
     if (Status s = check_index(*index_); !s.ok()) return s;
   } else {
     if (!is_there(path_ / kSingleName))
-      return invalid_problem("{}: has neither {} nor {}", shown(path_), kIndexName, kSingleName);
+      return invalid_problem("{}: has neither {} nor {}", printable_path(path_), kIndexName, kSingleName);
     if (Status s = open_shard(path_ / kSingleName); !s.ok()) return s;
   }
   return find_other_files();
@@ -82,11 +84,12 @@ Status Checkpoint::open_folder() {
 Status Checkpoint::open_shards_of_index(const Json& index) {
   const fs::path path = path_ / kIndexName;
   const auto map = index.find("weight_map");
-  if (map == index.end() || !map->is_object()) return invalid_problem("{}: has no object \"weight_map\"", shown(path));
+  if (map == index.end() || !map->is_object())
+    return invalid_problem("{}: has no object \"weight_map\"", printable_path(path));
   std::set<std::string> names;
   for (const auto& [tensor, shard] : map->items()) {
     if (!shard.is_string() || !is_plain_name(shard.get_ref<const std::string&>()))
-      return invalid_problem("{}: the shard of tensor '{}' is {}, must be a plain file name", shown(path),
+      return invalid_problem("{}: the shard of tensor '{}' is {}, must be a plain file name", printable_path(path),
                              printable(tensor), printable(shard.dump(-1, ' ', true)));
     names.insert(shard.get<std::string>());
   }
@@ -103,7 +106,7 @@ Status Checkpoint::open_shard(const fs::path& path) {
     const std::string& name = file->tensors()[i].name;
     const auto [place, fresh] = tensors_.try_emplace(name, TensorPlace{shard, i});
     if (!fresh)
-      return invalid_problem("{}: tensor '{}' is also in {}", shown(path), printable(name),
+      return invalid_problem("{}: tensor '{}' is also in {}", printable_path(path), printable(name),
                              printable(shard_name(place->second.shard)));
   }
   shards_.push_back(std::move(file).value());
@@ -113,18 +116,18 @@ Status Checkpoint::open_shard(const fs::path& path) {
 Status Checkpoint::check_index(const Json& index) const {
   const fs::path path = path_ / kIndexName;
   const Json& map = index["weight_map"];
-  std::size_t mapped = 0;
+  std::set<std::string_view> mapped;  // a Json object would look through all its keys
   for (const auto& [tensor, shard] : map.items()) {
     const auto place = tensors_.find(tensor);
     const auto& wanted = shard.get_ref<const std::string&>();
     if (place == tensors_.end() || shard_name(place->second.shard) != wanted)
-      return invalid_problem("{}: tensor '{}' is not in {}", shown(path), printable(tensor), printable(wanted));
-    ++mapped;
+      return invalid_problem("{}: tensor '{}' is not in {}", printable_path(path), printable(tensor),
+                             printable(wanted));
+    mapped.insert(place->first);
   }
-  if (mapped == tensors_.size()) return {};
   for (const auto& [tensor, place] : tensors_)
-    if (!map.contains(tensor))
-      return invalid_problem("{}: tensor '{}' of {} is not in the weight_map", shown(path), printable(tensor),
+    if (!mapped.contains(tensor))
+      return invalid_problem("{}: tensor '{}' of {} is not in the weight_map", printable_path(path), printable(tensor),
                              printable(shard_name(place.shard)));
   return {};
 }
@@ -139,7 +142,7 @@ Status Checkpoint::find_other_files() {
     if (!known.contains(name) && !name.ends_with(kSuffix) && it->is_regular_file(ignored))
       other_files_.push_back(it->path());
   }
-  if (error) return invalid_problem("{}: {}", shown(path_), error.message());
+  if (error) return invalid_problem("{}: {}", printable_path(path_), error.message());
   std::sort(other_files_.begin(), other_files_.end());
   return {};
 }

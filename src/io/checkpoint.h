@@ -41,7 +41,8 @@ class Checkpoint {
 
   const std::optional<Json>& config() const { return config_; }  // config.json of a folder
   const std::optional<Json>& index() const { return index_; }
-  // Regular files of the folder that are neither shards, index nor config.json, by name.
+  // Regular files of the folder (also through symbolic links) that are neither index, config.json nor safetensors, by
+  // name: a safetensors file that the index does not name is no part of the checkpoint.
   const std::vector<std::filesystem::path>& other_files() const { return other_files_; }
 
  private:

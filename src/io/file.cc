@@ -198,4 +198,12 @@ Status InputFile::read(std::uint64_t offset, std::span<std::byte> to) const {
   return {};
 }
 
+Status InputFile::check_unchanged() const {
+  struct stat facts {};
+  if (::fstat(descriptor_, &facts) != 0) return invalid_problem("{}: {}", printable_path(path_), error_text(errno));
+  if (static_cast<std::uint64_t>(facts.st_size) == size_ && nanoseconds(facts.st_mtim) == modified_ns_) return {};
+  return invalid_problem("{}: was changed while it was read (it had {} bytes and has {})", printable_path(path_), size_,
+                         facts.st_size);
+}
+
 }  // namespace kvant::io

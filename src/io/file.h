@@ -39,6 +39,9 @@ class InputFile {
   // May be called from many threads.
   Status read(std::uint64_t offset, std::span<std::byte> to) const;
 
+  // Refuses a file whose size or time of modification is no longer what it was when it was opened.
+  Status check_unchanged() const;
+
  private:
   InputFile() = default;
   std::filesystem::path path_;

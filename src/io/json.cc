@@ -1,7 +1,8 @@
 #include "io/json.h"
 
+#include <algorithm>
 #include <string>
-#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "core/refuse.h"
@@ -23,28 +24,32 @@ class Builder : public nlohmann::json_sax<Json> {
   bool number_float(number_float_t value, const string_t& /*text*/) override { return put(value); }
   bool string(string_t& value) override { return put(std::move(value)); }
   bool binary(binary_t& /*value*/) override { return fail("holds binary data"); }
-  bool start_object(std::size_t /*elements*/) override { return open(Json::object()); }
-  bool start_array(std::size_t /*elements*/) override { return open(Json::array()); }
-  bool end_object() override { return close(); }
-  bool end_array() override { return close(); }
+  bool start_object(std::size_t /*elements*/) override { return open(true); }
+  bool start_array(std::size_t /*elements*/) override { return open(false); }
+  bool end_object() override { return close_object(); }
+  bool end_array() override { return close(Json(std::move(levels_.back().elements))); }
   bool key(string_t& value) override {
-    if (!levels_.back().keys.insert(value).second) return fail(fmt::format("has the key '{}' twice", printable(value)));
-    levels_.back().key = value;
+    levels_.back().key = std::move(value);
     return true;
   }
   bool parse_error(std::size_t position, const std::string& /*token*/, const nlohmann::detail::exception& e) override {
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error …"
-    const std::string_view text = e.what();
-    const std::size_t colon = text.find(": ");
-    return fail(fmt::format("is no JSON at byte {}: {}", position,
-                            printable(colon == std::string_view::npos ? text : text.substr(colon + 2))));
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error …", or without a place:
+    // "[json.exception.out_of_range.406] number overflow parsing '1e999'"
+    std::string_view text = e.what();
+    for (const std::string_view end_of_front : {"] ", ": "})
+      if (const std::size_t at = text.find(end_of_front); at != std::string_view::npos)
+        text.remove_prefix(at + end_of_front.size());
+    return fail(fmt::format("is no JSON at byte {}: {}", position, printable(text)));
   }
 
  private:
+  // What is open is kept beside the document and moved into it when it closes: the members of an ordered_json have
+  // constant keys, so that a vector of them grows by copying all that is below them.
   struct Level {
-    Json* value;
+    bool is_object;
     std::string key;
-    std::unordered_set<std::string> keys;
+    std::vector<std::pair<std::string, Json>> members;
+    std::vector<Json> elements;
   };
   static constexpr std::size_t kMaxLevels = 64;
 
@@ -53,38 +58,52 @@ class Builder : public nlohmann::json_sax<Json> {
     return false;
   }
   template <class Value>
-  Json* place(Value&& value) {
-    if (levels_.empty()) {
-      root_ = std::forward<Value>(value);
-      return &root_;
-    }
-    Level& level = levels_.back();
-    if (level.value->is_array()) {
-      level.value->push_back(std::forward<Value>(value));
-      return &level.value->back();
-    }
-    // Straight into the vector behind it: operator[] would look through all keys, and the set has done that.
-    auto& members = level.value->template get_ref<Json::object_t&>();
-    members.Container::emplace_back(std::move(level.key), std::forward<Value>(value));
-    return &members.Container::back().second;
+  bool put(Value&& value) {
+    // 100 MB of "[],[],…" would become gigabytes.
+    if (++values_ > kMaxJsonValues) return fail(fmt::format("has more than {} values", kMaxJsonValues));
+    store(std::forward<Value>(value));
+    return true;
   }
   template <class Value>
-  bool put(Value&& value) {
-    place(std::forward<Value>(value));
-    return true;
+  void store(Value&& value) {
+    if (levels_.empty()) {
+      root_ = std::forward<Value>(value);
+    } else if (Level& level = levels_.back(); level.is_object) {
+      level.members.emplace_back(std::move(level.key), std::forward<Value>(value));
+    } else {
+      level.elements.emplace_back(std::forward<Value>(value));
+    }
   }
-  bool open(Json empty) {
+  bool open(bool is_object) {
     if (levels_.size() == kMaxLevels) return fail(fmt::format("is nested deeper than {} levels", kMaxLevels));
-    levels_.push_back({place(std::move(empty)), {}, {}});
+    if (++values_ > kMaxJsonValues) return fail(fmt::format("has more than {} values", kMaxJsonValues));
+    levels_.push_back({is_object, {}, {}, {}});
     return true;
   }
-  bool close() {
+  bool close_object() {
+    auto& members = levels_.back().members;
+    // Sorted rather than hashed: nobody can choose keys that make it slow.
+    std::vector<std::string_view> keys(members.size());
+    std::transform(members.begin(), members.end(), keys.begin(),
+                   [](const auto& m) -> std::string_view { return m.first; });
+    std::sort(keys.begin(), keys.end());
+    if (const auto twice = std::adjacent_find(keys.begin(), keys.end()); twice != keys.end())
+      return fail(fmt::format("has the key '{}' twice", printable(*twice)));
+    // Straight into the vector behind it: operator[] would look through all keys.
+    Json::object_t object;
+    object.reserve(members.size());
+    for (auto& [key, value] : members) object.Container::emplace_back(std::move(key), std::move(value));
+    return close(Json(std::move(object)));
+  }
+  bool close(Json whole) {
     levels_.pop_back();
+    store(std::move(whole));
     return true;
   }
 
   Json root_;
   std::vector<Level> levels_;
+  std::size_t values_ = 0;
   std::string problem_;
 };
 

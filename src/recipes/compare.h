@@ -41,11 +41,11 @@ struct LayerLoss {
 
 struct Comparison {
   Scheme scheme;
-  std::vector<LayerLoss> layers;       // worst SQNR first; ties by name
-  std::uint64_t bytes_original = 0;    // of all tensors
+  std::vector<LayerLoss> layers;     // worst SQNR first; ties by name
+  std::uint64_t bytes_original = 0;  // of all tensors
   std::uint64_t bytes_quantized = 0;
   std::vector<std::string> unquantized;  // Linears of the original that were left as they are
-  double mean_sqnr_db = 0;             // of the layers with a finite one
+  double mean_sqnr_db = 0;               // of the layers with a finite one
   double seconds = 0;
 };
 

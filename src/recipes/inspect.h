@@ -38,7 +38,7 @@ struct InspectedTensor {
 
 struct Inspection {
   std::filesystem::path path;
-  std::vector<InspectedTensor> tensors;  // shard by shard, in the order of the data
+  std::vector<InspectedTensor> tensors;                                // shard by shard, in the order of the data
   std::map<std::string, std::map<std::string, std::string>> metadata;  // by shard
   std::string model_type;                                              // empty: none
   std::string scheme;                                                  // of a quantized checkpoint; empty: none

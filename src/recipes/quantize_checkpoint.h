@@ -62,12 +62,12 @@ struct TensorPlan {
   std::size_t shard = 0;
   Action action = Action::copy;
   Role role = Role::other;
-  std::string reason;  // "a 2-D weight", "lm_head is ignored by default", "in_features 100 is no multiple of 128"
+  std::string reason = {};  // "a 2-D weight", "lm_head is ignored by default", "in_features 100 is no multiple of 128"
   io::DType dtype = io::DType::f32;
   std::vector<std::uint64_t> shape;
   std::uint64_t bytes_before = 0;
   std::uint64_t bytes_after = 0;
-  std::optional<std::size_t> smooth_group;  // index into CheckpointPlan::smoothed
+  std::optional<std::size_t> smooth_group = {};  // index into CheckpointPlan::smoothed
 };
 
 struct SmoothedGroup {
@@ -78,10 +78,10 @@ struct SmoothedGroup {
 struct CheckpointPlan {
   std::vector<TensorPlan> tensors;  // shard by shard, in the order of the data
   std::vector<SmoothedGroup> smoothed;
-  double alpha = 0;                       // of the smoothing; 0 without
-  std::vector<std::string> warnings;      // sentences: a norm that is left alone and why, files that are not copied …
-  std::vector<std::string> ignore;        // what config.json will say
-  std::uint64_t bytes_before = 0;         // of all tensors
+  double alpha = 0;                   // of the smoothing; 0 without
+  std::vector<std::string> warnings;  // sentences: a norm that is left alone and why, files that are not copied …
+  std::vector<std::string> ignore;    // what config.json will say
+  std::uint64_t bytes_before = 0;     // of all tensors
   std::uint64_t bytes_after = 0;
   std::uint64_t expected_memory = 0;      // peak, in bytes; at most max_memory
   std::vector<std::string> files_copied;  // beside the shards, by name

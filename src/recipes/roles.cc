@@ -17,7 +17,8 @@ bool is_one_of(std::string_view text, const std::array<std::string_view, kCount>
 
 // Last components of modules, in the families that are in use: Llama, Mistral, Qwen, Phi, OPT, BLOOM, GPT-NeoX, Falcon,
 // GPT-2.
-constexpr std::array<std::string_view, 4> kHeads = {"lm_head", "embed_out", "output_projection", "score"};
+constexpr std::array<std::string_view, 5> kHeads = {"lm_head", "embed_out", "output_layer", "output_projection",
+                                                    "score"};
 constexpr std::array<std::string_view, 12> kEmbeddings = {"embed_tokens",
                                                           "embed_positions",
                                                           "embed_in",
@@ -44,8 +45,11 @@ std::string_view without_last(std::string_view module) {
   return dot == std::string_view::npos ? std::string_view() : module.substr(0, dot);
 }
 
+// "input_layernorm", "LayerNorm", "norm1", "ln_f", "ln2"
 bool looks_like_norm(std::string_view component) {
-  return component.find("norm") != std::string_view::npos || component.starts_with("ln_") || component == "ln";
+  if (component.find("norm") != std::string_view::npos || component.find("Norm") != std::string_view::npos) return true;
+  if (!component.starts_with("ln")) return false;
+  return component.starts_with("ln_") || component.find_first_not_of("0123456789", 2) == std::string_view::npos;
 }
 
 }  // namespace
@@ -77,21 +81,42 @@ std::string_view last_component(std::string_view module) {
 
 Judgement judge(const io::TensorInfo& tensor, std::string_view model_type) {
   const std::string_view module = module_of(tensor.name);
-  if (module.empty())
-    return {tensor.name.ends_with(".bias") ? Role::bias : Role::other, "its name does not end in .weight"};
+  constexpr std::string_view kBias = ".bias";
+  if (tensor.name.ends_with(kBias)) {
+    const auto of = std::string_view(tensor.name).substr(0, tensor.name.size() - kBias.size());
+    if (looks_like_norm(last_component(of))) return {Role::norm, "the shift of a norm"};
+    return {Role::bias, "a bias"};
+  }
+  if (module.empty()) return {Role::other, "its name does not end in .weight"};
   const std::string_view last = last_component(module);
   if (looks_like_norm(last)) return {Role::norm, "a norm"};
   if (tensor.shape.size() != 2)
-    return {Role::other, fmt::format("has {} dimensions, a Linear has 2", tensor.shape.size())};
+    return {Role::other, fmt::format("has {} dimension{}, a Linear has 2", tensor.shape.size(),
+                                     tensor.shape.size() == 1 ? "" : "s")};
   if (!is_float(tensor.dtype))
     return {Role::other, fmt::format("holds {}, not floating point", io::name(tensor.dtype))};
-  if (is_one_of(last, kHeads)) return {Role::lm_head, "the output projection"};
+  // Where it is not below anything, "output" is the head of InternLM2 and of Meta's own files.
+  if (is_one_of(last, kHeads) || module == "output") return {Role::lm_head, "the output projection"};
   if (is_one_of(last, kEmbeddings)) return {Role::embedding, "an embedding"};
   if (is_one_of(last, kRouters) && !without_last(module).empty()) return {Role::router, "a router of experts"};
   if (is_one_of(model_type, kConv1dModels) && is_one_of(last, kConv1d))
     return {Role::conv1d, "a Conv1D, stored as [in, out]"};
   return {Role::linear, "a 2-D weight"};
 }
+
+namespace {
+
+constexpr std::size_t kLongestPattern = 1024;
+
+// config.json of any checkpoint may hold "re:(a+)+$", for which libstdc++'s usual search takes time that doubles with
+// each letter of a name. The other search has no back-references, and no pattern for names of modules needs them.
+#ifdef __GLIBCXX__
+constexpr auto kFlags = std::regex::ECMAScript | std::regex_constants::__polynomial;
+#else
+constexpr auto kFlags = std::regex::ECMAScript;
+#endif
+
+}  // namespace
 
 struct Patterns::Pattern {
   std::optional<std::regex> expression;  // nothing: the text itself
@@ -103,8 +128,12 @@ Result<Patterns> Patterns::parse(std::span<const std::string> patterns) {
   for (const std::string& text : patterns) {
     Pattern pattern;
     if (text.starts_with("re:")) {
+      // libstdc++ compiles by recursion: 20,000 brackets, which only an attacker writes, would end the program.
+      if (text.size() > kLongestPattern)
+        return core::invalid_problem("pattern '{}' has {} bytes, the most are {}", io::printable(text), text.size(),
+                                     kLongestPattern);
       try {
-        pattern.expression.emplace(text.substr(3), std::regex::ECMAScript | std::regex::optimize);
+        pattern.expression.emplace(text.substr(3), kFlags);
       } catch (const std::regex_error& e) {
         return core::invalid_problem("pattern '{}' is no regular expression: {}", io::printable(text), e.what());
       }
@@ -117,7 +146,7 @@ Result<Patterns> Patterns::parse(std::span<const std::string> patterns) {
 }
 
 const std::string* Patterns::match(std::string_view module) const {
-  // libstdc++ matches by recursion: a name of some 100 KB, which only an attacker writes, would end the program.
+  // The time grows with the pattern and the name, and only an attacker writes such names.
   constexpr std::size_t kLongestName = 4096;
   if (module.size() > kLongestName) return nullptr;
   for (std::size_t i = 0; i < patterns_.size(); ++i) {

@@ -43,7 +43,7 @@ std::string_view last_component(std::string_view module);
 // regular expression that is matched from the start of the name.
 class Patterns {
  public:
-  // Refuses a regular expression that does not compile, naming it.
+  // Refuses a regular expression that does not compile, has a back-reference or more than 1024 bytes, naming it.
   static Result<Patterns> parse(std::span<const std::string> patterns);
 
   // The first pattern that matches; null if none does. Nothing matches a name of more than 4096 bytes.

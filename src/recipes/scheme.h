@@ -24,9 +24,9 @@ std::optional<SchemeKind> scheme_named(std::string_view text);
 
 struct Scheme {
   SchemeKind kind = SchemeKind::w8a8;
-  bool asymmetric = false;               // weights of w4a16, activations of w8a8-static
-  std::int64_t group_size = 128;         // of w4a16
-  std::optional<io::DType> scale_dtype;  // F32, F16 or BF16; default: the weight's own
+  bool asymmetric = false;                    // weights of w4a16, activations of w8a8-static
+  std::int64_t group_size = 128;              // of w4a16
+  std::optional<io::DType> scale_dtype = {};  // F32, F16 or BF16; default: the weight's own
 };
 
 // Refuses what no loader takes: a group size that is not positive, asymmetric for w8a8, a scale dtype that is none.

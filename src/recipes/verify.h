@@ -1,11 +1,12 @@
 // Strict validation of a checkpoint: what a loader would trip over, said beforehand.
 //
-// Every checkpoint: the rules of safetensors in every shard, the index against the shards (names, total_size), no
-// temporary files left. Quantized ones also: quantization_config is one that loaders take, with known keys only; every
+// Every checkpoint: the rules of safetensors in every shard, the index against the shards (names, total_size, no
+// model.safetensors that loaders would take instead), no temporary files or unfinished runs left, no codes without a
+// quantization_config. Quantized ones also: quantization_config is one that loaders take, with known keys only; every
 // Linear has its codes and scales with shapes and dtypes that agree; scales are finite and positive, zero points in
 // range, weight_shape true; every Linear that is not quantized is in `ignore`, and no quantized one is; q, k and v (and
-// gate and up) of one layer under one scheme; no code of symmetric w8a8 where the scheme has none; static activations
-// have input_scale.
+// gate and up, w1 and w3) of one layer under one scheme; no zero points where the scheme is symmetric; static
+// activations have input_scale; shards say "format": "pt".
 #pragma once
 
 #include <filesystem>

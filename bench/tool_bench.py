@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Times `kvant quantize` beside `cp` of the same checkpoint, in a memory file system.
+
+    bench/tool_bench.py KVANT [--gigabytes 2] [--threads 2] [--json FILE]
+
+The two take turns, several times; the best of each counts. Prints time, rate, ratio and peak memory.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+COLUMNS = 4096
+LINEARS = 8
+
+
+def bell_shaped_block(elements):
+    """bf16 numbers, bell-shaped like weights."""
+    source = random.Random(1)
+    return b"".join(struct.pack("<f", source.gauss(0, 0.02))[2:] for _ in range(elements))
+
+
+def write_checkpoint(folder, total_bytes):
+    rows = total_bytes // 2 // COLUMNS // LINEARS
+    header, end = {}, 0
+    for i in range(LINEARS):
+        size = rows * COLUMNS * 2
+        name = "model.layers.%d.self_attn.%s_proj.weight" % (i // 4, "qkvo"[i % 4])
+        header[name] = {"dtype": "BF16", "shape": [rows, COLUMNS], "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    block = bell_shaped_block(1 << 18)
+    path = os.path.join(folder, "model.safetensors")
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        while end > 0:
+            file.write(block[: min(end, len(block))])
+            end -= len(block)
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump({"model_type": "llama"}, file)
+    return path
+
+
+def timed(command):
+    """Seconds, and the peak resident bytes of the process."""
+    begin = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - begin
+    if os.waitstatus_to_exitcode(status) != 0:
+        sys.exit("tool_bench: failed: " + " ".join(command))
+    return seconds, usage.ru_maxrss * 1024
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kvant")
+    parser.add_argument("--gigabytes", type=float, default=2)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--folder", default="/dev/shm", help="in a memory file system")
+    parser.add_argument("--json", help="write the figures there")
+    arguments = parser.parse_args()
+    total = int(arguments.gigabytes * 1e9)
+    free = shutil.disk_usage(arguments.folder).free
+    if free < 3 * total:
+        print("tool_bench: %s has %.1f GB free, %.1f are needed: skipped" % (arguments.folder, free / 1e9, 3 * total / 1e9))
+        return
+    folder = tempfile.mkdtemp(prefix="kvant_bench_", dir=arguments.folder)
+    try:
+        source = os.path.join(folder, "model")
+        os.mkdir(source)
+        checkpoint = write_checkpoint(source, total)
+        size = os.path.getsize(checkpoint)
+        copy, output = os.path.join(folder, "copy"), os.path.join(folder, "w8a8")
+        copies, runs, peak = [], [], 0
+        for _ in range(arguments.repeats):
+            copies.append(timed(["cp", checkpoint, copy])[0])
+            os.remove(copy)
+            seconds, memory = timed([arguments.kvant, "quantize", source, "-o", output, "--scheme", "w8a8", "--threads",
+                                     str(arguments.threads), "-q"])
+            runs.append(seconds)
+            peak = max(peak, memory)
+            shutil.rmtree(output)
+        figures = {
+            "bytes": size, "threads": arguments.threads, "cp_seconds": min(copies), "quantize_seconds": min(runs),
+            "ratio_to_cp": min(copies) / min(runs), "peak_bytes": peak,
+        }
+        print("kvant quantize --scheme w8a8, %.1f GB of bf16 in %s, %d threads, best of %d:"
+              % (size / 1e9, arguments.folder, arguments.threads, arguments.repeats))
+        print("  cp             %6.2f s  %6.2f GB/s" % (min(copies), size / 1e9 / min(copies)))
+        print("  kvant quantize %6.2f s  %6.2f GB/s  %.2f of cp  peak memory %.0f MiB"
+              % (min(runs), size / 1e9 / min(runs), figures["ratio_to_cp"], peak / 2**20))
+        if arguments.json:
+            with open(arguments.json, "w") as file:
+                json.dump(figures, file, indent=2)
+                file.write("\n")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
