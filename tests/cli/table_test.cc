@@ -26,10 +26,10 @@ TEST(DisplayWidth, CountsColumnsOfTheScreen) {
   EXPECT_EQ(display_width("model"), 5);
   EXPECT_EQ(display_width("größe"), 5);
   EXPECT_EQ(display_width("層"), 2);
-  EXPECT_EQ(display_width("e\xCC\x81"), 1);          // e and a combining accent
-  EXPECT_EQ(display_width("\xF0\x9F\xA6\x99"), 2);   // a llama
-  EXPECT_EQ(display_width("a\xFF\x80z"), 4);         // no UTF-8
-  EXPECT_EQ(display_width("a\xE5\xB1"), 3);          // cut off
+  EXPECT_EQ(display_width("e\xCC\x81"), 1);         // e and a combining accent
+  EXPECT_EQ(display_width("\xF0\x9F\xA6\x99"), 2);  // a llama
+  EXPECT_EQ(display_width("a\xFF\x80z"), 4);        // no UTF-8
+  EXPECT_EQ(display_width("a\xE5\xB1"), 3);         // cut off
 }
 
 TEST(Shortened, LosesItsMiddle) {
@@ -66,7 +66,8 @@ TEST(Table, AlignsColumns) {
 }
 
 TEST(Table, FitsTheTerminalWhereColumnsShrink) {
-  Table table({{"tensor", Column::Align::left, true}, {"size", Column::Align::right}, {"why", Column::Align::left, true}});
+  Table table(
+      {{"tensor", Column::Align::left, true}, {"size", Column::Align::right}, {"why", Column::Align::left, true}});
   table.add({"model.layers.0.self_attn.q_proj.weight", "524 kB", "a 2-D weight that is quantized"});
   table.add({"model.norm.weight", "1.02 kB", "a norm"});
   for (const int width : {120, 80, 60, 40}) {
