@@ -212,7 +212,7 @@ int run(const Options& options, const Request& request) {
     print(
         "SQNR: signal to quantization noise, higher is better. Outputs are what counts: smoothing moves the outliers "
         "of "
-        "the activations into the weights, which lose a little so that the products gain.\n");
+        "the activations into the weights, which lose some precision so that the products gain more.\n");
   print("\n" + *speed);
   if (request.quiet) return kDone;
   print(

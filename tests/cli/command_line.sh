@@ -59,7 +59,8 @@ expect 2 "'tcsh' is not one of bash, zsh, fish" completion tcsh
 expect 1 "^kvant: $folder/none: " inspect "$folder/none"
 expect 1 "^kvant: $folder/none: " quantize --stats "$folder/s" --smooth "$folder/none" -o "$folder/out_folder"
 expect 1 "^kvant: $folder/none: " compare "$folder/none" "$folder/none"
-expect 1 "" verify "$folder/none"
+"$kvant" verify "$folder/none" >"$folder/out" 2>&1 && complain "verify of nothing: exit code 0"
+grep -q "$folder/none" "$folder/out" || complain "verify of nothing: $(cat "$folder/out")"
 printf 'garbage' > "$folder/bad.safetensors"
 expect 1 "^kvant: $folder/bad.safetensors: " inspect "$folder/bad.safetensors" --json
 [ -s "$folder/out" ] && complain "a refusal printed on stdout: $(cat "$folder/out")"
