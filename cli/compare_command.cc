@@ -33,12 +33,12 @@ std::string decibels(double db) { return std::isinf(db) && db > 0 ? "exact" : fm
 
 std::string table_of(const recipes::Comparison& comparison, int top) {
   Table table({{"layer", Column::Align::left, true},
-               {"shape"},
+               {"shape", Column::Align::left, false, true},
                {"SQNR dB", Column::Align::right},
-               {"MSE", Column::Align::right},
+               {"MSE", Column::Align::right, false, true},
                {"cosine", Column::Align::right},
-               {"largest error", Column::Align::right},
-               {"at", Column::Align::left},
+               {"largest error", Column::Align::right, false, true},
+               {"at", Column::Align::left, false, true},
                {"at ends", Column::Align::right},
                {""}});
   for (std::size_t i = 0; i < comparison.layers.size(); ++i) {
@@ -60,7 +60,7 @@ std::string totals(const recipes::Comparison& comparison, int top) {
   if (top > 0 && static_cast<std::size_t>(top) < comparison.layers.size())
     text += fmt::format("… and {} that lost less\n",
                         counted(comparison.layers.size() - static_cast<std::size_t>(top), "layer"));
-  text += fmt::format("\n{}: {} quantized, {} left as they were\n", recipes::name(comparison.scheme.kind),
+  text += fmt::format("\n{}: {} quantized, {} not\n", recipes::name(comparison.scheme.kind),
                       counted(comparison.layers.size(), "layer"), counted(comparison.unquantized.size(), "linear"));
   if (!comparison.layers.empty())
     text += fmt::format("SQNR  mean {:.2f} dB, worst {} dB ({})\n", comparison.mean_sqnr_db,

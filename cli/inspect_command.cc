@@ -39,13 +39,16 @@ std::string channels(const std::vector<std::uint64_t>& outliers) {
 std::string table_of(const recipes::Inspection& inspection, bool stats) {
   std::set<std::string> shards;
   for (const recipes::InspectedTensor& tensor : inspection.tensors) shards.insert(tensor.shard);
-  std::vector<Column> columns = {
-      {"tensor", Column::Align::left, true}, {"dtype"}, {"shape"}, {"size", Column::Align::right}, {"role"}};
+  std::vector<Column> columns = {{"tensor", Column::Align::left, true},
+                                 {"dtype"},
+                                 {"shape"},
+                                 {"size", Column::Align::right},
+                                 {"role", Column::Align::left, false, true}};
   if (stats)
     for (const char* const title : {"min", "max", "rms", "zeros", "NaN", "infinite"})
-      columns.push_back({title, Column::Align::right});
+      columns.push_back({title, Column::Align::right, false, std::string_view(title) == "zeros"});
   if (stats) columns.push_back({"outlier channels"});
-  if (shards.size() > 1) columns.push_back({"shard", Column::Align::left, true});
+  if (shards.size() > 1) columns.push_back({"shard", Column::Align::left, true, true});
   Table table(std::move(columns));
   for (const recipes::InspectedTensor& tensor : inspection.tensors) {
     std::vector<std::string> cells = {io::printable(tensor.info.name), std::string(io::name(tensor.info.dtype)),

@@ -46,9 +46,15 @@ std::string option_heading(const CLI::Option& option) {
 }
 
 std::vector<const CLI::Option*> listed_options(const CLI::App& app, bool positional) {
-  return app.get_options([&](const CLI::Option* option) {
+  auto options = app.get_options([&](const CLI::Option* option) {
     return option->get_positional() == positional && !option->get_group().empty();
   });
+  // What every command has comes last.
+  std::stable_partition(options.begin(), options.end(), [](const CLI::Option* option) {
+    return !option->check_lname("help") && !option->check_lname("version") && !option->check_lname("quiet") &&
+           !option->check_lname("verbose");
+  });
+  return options;
 }
 
 std::vector<std::string> choices_of(const CLI::Option& option) {

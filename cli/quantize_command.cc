@@ -96,8 +96,8 @@ std::size_t count(const recipes::CheckpointPlan& plan, Action action) {
 
 std::string table_of(const recipes::CheckpointPlan& plan, const Terminal& terminal) {
   Table table({{"tensor", Column::Align::left, true},
-               {"dtype"},
-               {"shape"},
+               {"dtype", Column::Align::left, false, true},
+               {"shape", Column::Align::left, false, true},
                {"action"},
                {"before", Column::Align::right},
                {"after", Column::Align::right},

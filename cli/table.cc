@@ -1,13 +1,15 @@
 #include "cli/table.h"
 
 #include <algorithm>
-#include <numeric>
+#include <limits>
 
 namespace kvant::cli {
 namespace {
 
 constexpr int kGap = 2;
 constexpr int kLeastShrunk = 12;
+// Shrinking further costs more than leaving out an optional column.
+constexpr int kWellShrunk = 32;
 
 }  // namespace
 
@@ -23,13 +25,22 @@ std::string Table::text(const Terminal& terminal, int width) const {
     for (const auto& row : rows_) widest = std::max(widest, display_width(row[i]));
     widths.push_back(widest);
   }
-  const int gaps = kGap * (static_cast<int>(columns_.size()) - 1);
-  int excess = width > 0 ? std::accumulate(widths.begin(), widths.end(), gaps) - width : 0;
+  std::vector<bool> shown(columns_.size(), true);
+  // The width of a line whose shrinking columns are no wider than `most`.
+  const auto line_width = [&](int most) {
+    int total = -kGap;
+    for (std::size_t i = 0; i < columns_.size(); ++i)
+      if (shown[i]) total += kGap + (columns_[i].shrinks ? std::min(widths[i], most) : widths[i]);
+    return total;
+  };
+  for (std::size_t i = columns_.size(); i-- > 0 && width > 0 && line_width(kWellShrunk) > width;)
+    if (columns_[i].optional) shown[i] = false;
+  int excess = width > 0 ? line_width(std::numeric_limits<int>::max()) - width : 0;
   // The widest of the columns that shrink gives way first.
   while (excess > 0) {
     int widest = -1, second = kLeastShrunk;
     for (int i = 0; i < static_cast<int>(columns_.size()); ++i) {
-      if (!columns_[static_cast<std::size_t>(i)].shrinks) continue;
+      if (!columns_[static_cast<std::size_t>(i)].shrinks || !shown[static_cast<std::size_t>(i)]) continue;
       const int here = widths[static_cast<std::size_t>(i)];
       if (widest < 0 || here > widths[static_cast<std::size_t>(widest)]) {
         if (widest >= 0) second = std::max(second, widths[static_cast<std::size_t>(widest)]);
@@ -49,9 +60,10 @@ std::string Table::text(const Terminal& terminal, int width) const {
   const auto append = [&](const std::vector<std::string>& cells, bool title) {
     std::string line;
     for (std::size_t i = 0; i < columns_.size(); ++i) {
+      if (!shown[i]) continue;
       const std::string cell = columns_[i].shrinks ? shortened(cells[i], widths[i]) : cells[i];
       const auto padding = static_cast<std::size_t>(std::max(0, widths[i] - display_width(cell)));
-      if (i > 0) line.append(kGap, ' ');
+      if (!line.empty()) line.append(kGap, ' ');
       if (columns_[i].align == Column::Align::right) line.append(padding, ' ');
       line += cell;
       if (columns_[i].align == Column::Align::left) line.append(padding, ' ');

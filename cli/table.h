@@ -12,7 +12,8 @@ struct Column {
   enum class Align { left, right };
   std::string title;
   Align align = Align::left;
-  bool shrinks = false;  // may lose the middle of its texts where the line would not fit the terminal
+  bool shrinks = false;   // may lose the middle of its texts where the line would not fit the terminal
+  bool optional = false;  // may be left out where the line would not fit although others shrink
 };
 
 class Table {
@@ -23,8 +24,9 @@ class Table {
   void add(std::vector<std::string> cells);
   bool empty() const { return rows_.empty(); }
 
-  // Lines that end in a newline, the titles first. A terminal's lines fit its width as far as columns shrink (not below
-  // 12 columns each); elsewhere nothing is cut.
+  // Lines that end in a newline, the titles first. A terminal's lines fit its width as far as columns can shrink, or be
+  // left out, the last ones first; elsewhere nothing is cut. A name of 32 columns is worth more than an optional
+  // column; no column shrinks below 12.
   std::string text(const Terminal& terminal) const { return text(terminal, terminal.width()); }
   // 0: any width.
   std::string text(const Terminal& terminal, int width) const;

@@ -84,6 +84,23 @@ TEST(Table, FitsTheTerminalWhereColumnsShrink) {
   EXPECT_NE(table.text(Terminal(), 30).find("1.02 kB"), std::string::npos);
 }
 
+TEST(Table, LeavesOutOptionalColumnsBeforeNamesSuffer) {
+  Table table({{"tensor", Column::Align::left, true},
+               {"dtype", Column::Align::left, false, true},
+               {"size", Column::Align::right},
+               {"shard", Column::Align::left, true, true}});
+  table.add({"model.layers.0.self_attn.q_proj.weight", "BF16", "524 kB", "model-00001-of-00002.safetensors"});
+  EXPECT_EQ(table.text(Terminal(), 85),
+            "tensor                                dtype    size  shard\n"
+            "model.layers.0.se…attn.q_proj.weight  BF16   524 kB  model-00001-of-00002.safetensors\n");
+  EXPECT_EQ(table.text(Terminal(), 55),
+            "tensor                                  dtype    size\n"
+            "model.layers.0.self_attn.q_proj.weight  BF16   524 kB\n");
+  EXPECT_EQ(table.text(Terminal(), 40),
+            "tensor                              size\n"
+            "model.layers.0.…tn.q_proj.weight  524 kB\n");
+}
+
 TEST(Table, HasBoldTitlesWhereThereIsColor) {
   Table table({{"name"}});
   table.add({"x"});
