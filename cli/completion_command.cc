@@ -56,8 +56,8 @@ std::string command_names(const CLI::App& app) {
 
 // The words that a command's positional can be; empty: paths, or nothing.
 std::vector<std::string> positional_choices(const CLI::App& command) {
-  for (const CLI::Option* const option : listed_options(command, true)) return choices_of(*option);
-  return {};
+  const auto positionals = listed_options(command, true);
+  return positionals.empty() ? std::vector<std::string>() : choices_of(*positionals.front());
 }
 
 bool has_path_positional(const CLI::App& command) {

@@ -32,6 +32,8 @@ int fail(std::string_view sentence) {
 int fail(const Status& status) { return fail(status.message()); }
 
 void tell(std::string_view line) {
+  // Where both streams go to one place, what was said first stands first.
+  if (std::fflush(stdout) != 0 && stdout_error == 0) stdout_error = errno;
   // In one piece: other programs may write to the same terminal.
   const std::string whole = fmt::format("{}\n", line);
   std::fwrite(whole.data(), 1, whole.size(), stderr);
