@@ -195,27 +195,34 @@ TEST(Compare, WeightsAreSmoothedAsTheQuantizerSawThem) {
       SCOPED_TRACE(io::name(dtype));
       const std::uint64_t columns = 40 * 130;
       FixtureLayer layer = make_layer("block.q_proj", 5, columns, dtype, scheme);
+      FixtureLayer next = make_layer("block.up_proj", 5, columns, dtype, scheme, 2);
       const FixtureLayer other = make_layer("block.o_proj", 5, 40, dtype, scheme);
       std::vector<double> s(columns);
       for (std::size_t j = 0; j < s.size(); ++j) s[j] = rounded(0.3 + static_cast<double>(j % 17) / 3, DType::f32);
-      for (std::size_t i = 0; i < layer.weights.size(); ++i)
-        layer.quantized[i] = dtype == DType::f64 ? layer.weights[i] * s[i % columns]
-                                                 : rounded(static_cast<double>(static_cast<float>(layer.weights[i]) *
-                                                                               static_cast<float>(s[i % columns])),
-                                                           dtype);
-      quantize_plainly(layer, scheme);
-      Pair pair(scheme, {layer, other});
+      const std::vector<double> next_s(s.rbegin(), s.rend());
+      const auto smooth = [&](FixtureLayer& smoothed, const std::vector<double>& by) {
+        for (std::size_t i = 0; i < smoothed.weights.size(); ++i) {
+          const double w = smoothed.weights[i], factor = by[i % columns];
+          const float product = static_cast<float>(w) * static_cast<float>(factor);
+          smoothed.quantized[i] = dtype == DType::f64 ? w * factor : rounded(static_cast<double>(product), dtype);
+        }
+        quantize_plainly(smoothed, scheme);
+      };
+      smooth(layer, s);
+      smooth(next, next_s);
+      Pair pair(scheme, {layer, next, other});
       pair.write();
       fs::create_directory(pair.scratch / "quantized/kvant");
       write_safetensors(pair.scratch / "quantized/kvant/smoothing.safetensors",
-                        {f32_tensor("block.norm", {columns}, s)}, {{"format", "pt"}, {"block.q_proj", "block.norm"}});
+                        {f32_tensor("block.norm", {columns}, s), f32_tensor("block.norm2", {columns}, next_s)},
+                        {{"format", "pt"}, {"block.q_proj", "block.norm"}, {"block.up_proj", "block.norm2"}});
       const auto got = pair.compare();
       ASSERT_TRUE(got.ok()) << got.status().message();
-      ASSERT_EQ(got->layers.size(), 2u);
+      ASSERT_EQ(got->layers.size(), 3u);
       for (const LayerLoss& loss : got->layers) {
-        EXPECT_EQ(loss.smoothed, loss.module == "block.q_proj");
-        expect_close(loss,
-                     expected_loss(loss.smoothed ? layer : other, scheme.kind == recipes::SchemeKind::w4a16 ? 7 : 127));
+        EXPECT_EQ(loss.smoothed, loss.module != "block.o_proj");
+        const FixtureLayer& made = !loss.smoothed ? other : loss.module == layer.module ? layer : next;
+        expect_close(loss, expected_loss(made, scheme.kind == recipes::SchemeKind::w4a16 ? 7 : 127));
       }
       for (const int threads : {1, 3})
         for (const std::uint64_t memory : {std::uint64_t{1}, std::uint64_t{300'000}}) {

@@ -283,6 +283,15 @@ TEST(QuantizedLayers, RefusesTensorsThatDoNotAgree) {
   EXPECT_TRUE(refused(shape(kMost, kMost), kBad, {"9223372036854775807"}));
   EXPECT_TRUE(refused(shape(16, kMost), kBad, {"9223372036854775807"}));
   EXPECT_TRUE(refused(shape(16, std::numeric_limits<std::int64_t>::min()), kBad, {"does not fit"}));
+  // Without rows a checkpoint can have as many words as a negative number has, taken for a size.
+  EXPECT_TRUE(refused(outcome(w4a16(32),
+                              [](M& m) {
+                                m.find("a.b.weight_packed")->shape = {0, std::uint64_t{1} << 60};
+                                m.find("a.b.weight_packed")->bytes.clear();
+                                *m.find("a.b.weight_shape") =
+                                    i64_tensor("a.b.weight_shape", {2}, {0, std::numeric_limits<std::int64_t>::min()});
+                              }),
+                      kBad, {"does not fit"}));
   EXPECT_TRUE(refused(shape(16, 56), kBad, {"says [16, 56]"}));
   EXPECT_TRUE(refused(shape(16, 60), kBad, {"says in_features 60, no multiple of the group size 32"}));
   EXPECT_TRUE(refused(shape(15, 64), kBad, {"says [15, 64]"}));
