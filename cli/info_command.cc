@@ -107,9 +107,9 @@ int run(const Options& options, const Request& /*request*/) {
                  {"dynamic range", Column::Align::right},
                  {"linear", Column::Align::right}});
     for (const ArchSku arch : cpu::compiled_isas()) {
-      std::vector<std::string> cells = {std::string(name(arch)), !cpu::can_run(arch) ? "cannot run"
-                                                                 : chosen == arch    ? "chosen"
-                                                                                     : "runs"};
+      std::vector<std::string> cells = {std::string(name(arch)), !cpu::can_run(arch)    ? "cannot run"
+                                                                 : chosen == name(arch) ? "chosen"
+                                                                                        : "runs"};
       for (const Family& family : families(arch)) cells.push_back(fmt::format("{}", family.kernels));
       table.add(std::move(cells));
     }
