@@ -166,7 +166,7 @@ def input_tensors(module, stats, asymmetric, scale_dtype, s=None):
     """One scale (and zero point) for the input of a linear, after smoothing divided channel j by s[j]."""
     def channels(what):
         values = stats[f"{module}.{what}"].values()
-        return [x / f for x, f in zip(values, s)] if s else values
+        return [round_f32(x / f) for x, f in zip(values, s)] if s else values
 
     if not asymmetric:
         scale = symmetric_scale(channels("absmax"), 127, scale_dtype)
@@ -185,8 +185,12 @@ def quantize(model, scheme, stats=None, smooth=False, alpha=None, group_size=128
     s_of_module, s_of_norm = {}, {}
     if smooth:
         for group in model.groups:
+            if all(r in unquantized or r not in model.linears for r in group.readers):
+                continue  # nothing to gain
             weights = [model.tensors[r + ".weight"] for r in group.readers]
-            absmax = next(stats[r + ".absmax"] for r in group.readers if r + ".absmax" in stats).values()
+            # They read the same, but an expert sees only some of it.
+            seen = [stats[r + ".absmax"].values() for r in group.readers if r + ".absmax" in stats]
+            absmax = [max(channel) for channel in zip(*seen)]
             s = smooth_scales(absmax, weights, model.alpha if alpha is None else alpha)
             s_of_norm[group.norm] = s
             for kind in (".weight", ".bias"):
