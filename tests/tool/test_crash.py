@@ -306,7 +306,7 @@ class NoRoomTest(CrashTest):
                     self.assertEqual(digest_tree(self.out), clean)
                     continue
                 refused += 1
-                # The test's own pipes are files too: where nothing may be written, nothing can be said.
+                # What it says goes to a file too: where nothing may be written, nothing can be said.
                 if limit >= 1000:
                     self.assert_refused(ran, self.out, ("large", "limit", "space"))
                 else:

@@ -539,7 +539,7 @@ class SelectionTest(QuantizeTest):
                 with self.subTest(flag, pattern=pattern[:20]):
                     ran = self.quantize(source, self.path("out"), "--scheme", "w8a8", flag, pattern)
                     self.assertIn(ran.returncode, (1, 2), ran)
-                    self.assert_refused(ran, flag[2:], pattern[:20], code=ran.returncode)
+                    self.assert_refused(ran, pattern[:20], code=ran.returncode)
 
     def test_no_linear_at_all(self):
         make = c.Maker("F32", 1)

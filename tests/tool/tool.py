@@ -103,7 +103,7 @@ def snapshot(path):
 
 # What a crash, an exception or a sanitizer would leave behind. Not words that a sentence may need.
 _TRACES = re.compile(r"terminate called|what\(\):|Aborted|core dumped|Segmentation|AddressSanitizer|runtime error:|"
-                     r"json\.exception|std::|bad_alloc|__cxa|\bassert", re.IGNORECASE)
+                     r"json\.exception|std::|bad_alloc|__cxa|Assertion [`']", re.IGNORECASE)
 _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
