@@ -33,11 +33,12 @@ class Builder : public nlohmann::json_sax<Json> {
     return true;
   }
   bool parse_error(std::size_t position, const std::string& /*token*/, const nlohmann::detail::exception& e) override {
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error …"
-    const std::string_view text = e.what();
-    const std::size_t colon = text.find(": ");
-    return fail(fmt::format("is no JSON at byte {}: {}", position,
-                            printable(colon == std::string_view::npos ? text : text.substr(colon + 2))));
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error …", or
+    // "[json.exception.out_of_range.406] number overflow parsing '1e400'"
+    std::string_view text = e.what();
+    for (const std::string_view end : {"] ", ": "})
+      if (const std::size_t place = text.find(end); place != std::string_view::npos) text.remove_prefix(place + 2);
+    return fail(fmt::format("is no JSON at byte {}: {}", position, printable(text)));
   }
 
  private:
