@@ -252,9 +252,10 @@ class KilledAtCallsTest(CrashTest):
             restart()
             seen = []
             syscalls.trace(command, lambda call: not call.changes_files() or seen.append(call) or len(seen) <= at, environment())
-            if os.path.exists(self.out):
+            if os.path.exists(self.out):  # one file has no manifest: it is whole, and an existing one is refused
                 with open(self.out, "rb") as file:
                     self.assertEqual(file.read(), clean, f"killed at {at}, {calls[at]}")
+                continue
             self.assert_done(run(*command[1:], "--resume"))
             self.assertEqual({n: d for n, d in digest_tree(self.folder).items() if not n.startswith("in/")}, beside,
                              f"killed at {at}, {calls[at]}")

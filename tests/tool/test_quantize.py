@@ -895,7 +895,7 @@ class OutputTest(QuantizeTest):
             with self.subTest(name):
                 before = digest_tree(self.path(name))
                 ran = self.quantize(source, self.path(name), "--scheme", "w8a8")
-                self.assert_refused(ran, self.path(name), "--force")
+                self.assert_refused(ran, self.path(name), "exists")
                 self.assertEqual(digest_tree(self.path(name)), before)
 
     def test_force_replaces_an_earlier_output(self):
