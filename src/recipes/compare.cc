@@ -19,7 +19,7 @@
 #include "recipes/roles.h"
 #include "recipes/row_sums.h"
 #include "recipes/tiles.h"
-#include "recipes/weight_rows.h"
+#include "recipes/stored_scale.h"
 
 namespace kvant::recipes {
 namespace {

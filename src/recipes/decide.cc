@@ -34,6 +34,9 @@ ModelFacts facts_of(const io::Checkpoint& checkpoint) {
   if (!checkpoint.config()) return facts;
   const io::Json& config = *checkpoint.config();
   facts.model_type = text_at(config, "model_type");
+  // Models that see pictures keep the facts of their language model one level down.
+  if (const auto text = config.find("text_config"); text != config.end() && text->is_object())
+    if (std::string inner = text_at(*text, "model_type"); !inner.empty()) facts.model_type = std::move(inner);
   facts.do_layer_norm_before = flag_at(config, "do_layer_norm_before", true);
   facts.apply_residual_connection_post_layernorm = flag_at(config, "apply_residual_connection_post_layernorm", false);
   return facts;

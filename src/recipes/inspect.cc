@@ -14,7 +14,7 @@
 #include "recipes/quantized_layers.h"
 #include "recipes/row_sums.h"
 #include "recipes/tiles.h"
-#include "recipes/weight_rows.h"
+#include "recipes/stored_scale.h"
 
 namespace kvant::recipes {
 namespace {

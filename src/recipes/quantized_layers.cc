@@ -11,7 +11,7 @@
 #include "core/refuse.h"
 #include "kvant/element.h"
 #include "recipes/roles.h"
-#include "recipes/weight_rows.h"
+#include "recipes/stored_scale.h"
 
 namespace kvant::recipes {
 namespace {

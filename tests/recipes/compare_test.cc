@@ -3,6 +3,7 @@
 #include "recipes/compare.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <bit>
@@ -194,27 +195,34 @@ TEST(Compare, WeightsAreSmoothedAsTheQuantizerSawThem) {
       SCOPED_TRACE(io::name(dtype));
       const std::uint64_t columns = 40 * 130;
       FixtureLayer layer = make_layer("block.q_proj", 5, columns, dtype, scheme);
+      FixtureLayer next = make_layer("block.up_proj", 5, columns, dtype, scheme, 2);
       const FixtureLayer other = make_layer("block.o_proj", 5, 40, dtype, scheme);
       std::vector<double> s(columns);
       for (std::size_t j = 0; j < s.size(); ++j) s[j] = rounded(0.3 + static_cast<double>(j % 17) / 3, DType::f32);
-      for (std::size_t i = 0; i < layer.weights.size(); ++i)
-        layer.quantized[i] = dtype == DType::f64 ? layer.weights[i] * s[i % columns]
-                                                 : rounded(static_cast<double>(static_cast<float>(layer.weights[i]) *
-                                                                               static_cast<float>(s[i % columns])),
-                                                           dtype);
-      quantize_plainly(layer, scheme);
-      Pair pair(scheme, {layer, other});
+      const std::vector<double> next_s(s.rbegin(), s.rend());
+      const auto smooth = [&](FixtureLayer& smoothed, const std::vector<double>& by) {
+        for (std::size_t i = 0; i < smoothed.weights.size(); ++i) {
+          const double w = smoothed.weights[i], factor = by[i % columns];
+          const float product = static_cast<float>(w) * static_cast<float>(factor);
+          smoothed.quantized[i] = dtype == DType::f64 ? w * factor : rounded(static_cast<double>(product), dtype);
+        }
+        quantize_plainly(smoothed, scheme);
+      };
+      smooth(layer, s);
+      smooth(next, next_s);
+      Pair pair(scheme, {layer, next, other});
       pair.write();
       fs::create_directory(pair.scratch / "quantized/kvant");
       write_safetensors(pair.scratch / "quantized/kvant/smoothing.safetensors",
-                        {f32_tensor("block.norm", {columns}, s)}, {{"format", "pt"}, {"block.q_proj", "block.norm"}});
+                        {f32_tensor("block.norm", {columns}, s), f32_tensor("block.norm2", {columns}, next_s)},
+                        {{"format", "pt"}, {"block.q_proj", "block.norm"}, {"block.up_proj", "block.norm2"}});
       const auto got = pair.compare();
       ASSERT_TRUE(got.ok()) << got.status().message();
-      ASSERT_EQ(got->layers.size(), 2u);
+      ASSERT_EQ(got->layers.size(), 3u);
       for (const LayerLoss& loss : got->layers) {
-        EXPECT_EQ(loss.smoothed, loss.module == "block.q_proj");
-        expect_close(loss,
-                     expected_loss(loss.smoothed ? layer : other, scheme.kind == recipes::SchemeKind::w4a16 ? 7 : 127));
+        EXPECT_EQ(loss.smoothed, loss.module != "block.o_proj");
+        const FixtureLayer& made = !loss.smoothed ? other : loss.module == layer.module ? layer : next;
+        expect_close(loss, expected_loss(made, scheme.kind == recipes::SchemeKind::w4a16 ? 7 : 127));
       }
       for (const int threads : {1, 3})
         for (const std::uint64_t memory : {std::uint64_t{1}, std::uint64_t{300'000}}) {
@@ -346,6 +354,57 @@ TEST(Compare, RefusesSmoothingThatDoesNotFit) {
   EXPECT_TRUE(refused(outcome(f32_tensor("norm", {16}, s)), kBad, {"element 5 of 'norm' is nan, must be finite"}));
   put_text(pair.scratch / "quantized/kvant/smoothing.safetensors", "x");
   EXPECT_TRUE(refused(pair.compare().status(), kBad, {"smoothing.safetensors"}));
+}
+
+// The most memory that this process ever had, in bytes.
+std::uint64_t peak_memory() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+// A file whose last tensor is a hole.
+void write_sparse(const fs::path& path, const std::vector<FixtureTensor>& tensors, const io::TensorInfo& hole) {
+  std::vector<io::TensorInfo> infos;
+  for (const FixtureTensor& tensor : tensors) infos.push_back({tensor.name, tensor.dtype, tensor.shape, 0, 0});
+  infos.push_back(hole);
+  const auto layout = io::lay_out_safetensors(infos, kPt);
+  must(layout.status());
+  std::string text = layout->header;
+  for (const FixtureTensor& tensor : tensors)
+    text.append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
+  put_text(path, text);
+  fs::resize_file(path, layout->file_bytes);
+}
+
+TEST(Compare, MemoryIsBoundedWhereARowIsLargerThanIt) {
+  ScratchFolder scratch;
+  constexpr std::uint64_t kRows = 2, kColumns = 40'000'000;
+  for (const Scheme& scheme : {w8a8(), w4a16(kColumns)}) {
+    const bool four = scheme.kind == recipes::SchemeKind::w4a16;
+    CheckpointFixture model;
+    model.config["quantization_config"] = recipes::quantization_config(scheme, {});
+    model.write(scratch / "quantized");
+    const FixtureTensor scales = f32_tensor("a.weight_scale", {kRows, 1}, {1, 1});
+    if (four)
+      write_sparse(scratch / "quantized/model.safetensors",
+                   {scales, i64_tensor("a.weight_shape", {2}, {kRows, kColumns})},
+                   {"a.weight_packed", DType::i32, {kRows, kColumns / 8}, 0, 0});
+    else
+      write_sparse(scratch / "quantized/model.safetensors", {scales}, {"a.weight", DType::i8, {kRows, kColumns}, 0, 0});
+    write_sparse(scratch / "original.safetensors", {}, {"a.weight", DType::bf16, {kRows, kColumns}, 0, 0});
+    const std::uint64_t before = peak_memory();
+    recipes::Silence silence;
+    const auto got = recipes::compare(
+        {scratch / "original.safetensors", scratch / "quantized", 2, std::uint64_t{16} << 20}, silence);
+    ASSERT_TRUE(got.ok()) << got.status().message();
+    // A hole of packed codes is -8 everywhere, with scale 1.
+    EXPECT_EQ(got->layers[0].mse, four ? 64 : 0);
+    EXPECT_EQ(got->layers[0].at_ends, four ? 1 : 0);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    EXPECT_LT(peak_memory(), before + (std::uint64_t{24} << 20));
+#endif
+  }
 }
 
 TEST(RowSums, EveryLaneWidthGivesTheSameBits) {

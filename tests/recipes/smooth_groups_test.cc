@@ -338,8 +338,9 @@ TEST(SmoothGroups, WhereAllIsLeftAloneTheModelIsRefused) {
 
 // ---- Models that are refused ----------------------------------------------------------------------------------
 
-const std::vector<std::string> kOnePlus = {"gemma",           "gemma2",         "gemma3",  "gemma3_text", "paligemma",
-                                           "recurrent_gemma", "recurrentgemma", "t5gemma", "qwen3_next",  "nemotron"};
+const std::vector<std::string> kOnePlus = {"gemma",      "gemma2",          "gemma3",         "gemma3_text",
+                                           "paligemma",  "recurrent_gemma", "recurrentgemma", "t5gemma",
+                                           "qwen3_next", "qwen3_5_moe",     "nemotron"};
 
 TEST(SmoothGroups, NormsThatAddOneAreRefusedAlways) {
   const std::string file = R"({"groups": [{"norm": "model.layers.0.input_layernorm",

@@ -1,0 +1,544 @@
+"""The command line: help, exit codes, quiet and JSON, and the commands that read."""
+
+import json
+import math
+import os
+import pty
+import random
+import re
+import select
+import shutil
+import subprocess
+import time
+import unittest
+
+import checkpoints as c
+import reference
+from tool import BINARY, SANITIZED, ToolTest, digest_tree, environment, run, snapshot
+
+COMMANDS = ("quantize", "inspect", "compare", "verify", "demo", "info", "bench", "completion")
+
+
+def on_a_terminal(arguments, env=None, cwd=None, timeout=60):
+    """Everything that is said where standard output and error are a terminal, and the exit code."""
+    master, slave = pty.openpty()
+    child = subprocess.Popen([BINARY, *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=slave, stderr=slave,
+                             env=environment(TERM="xterm-256color", COLUMNS="100", **(env or {})), cwd=cwd)
+    os.close(slave)
+    said = b""
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        if not select.select([master], [], [], 0.1)[0]:
+            continue
+        try:
+            block = os.read(master, 65536)
+        except OSError:
+            break
+        if not block:
+            break
+        said += block
+    os.close(master)
+    return said.decode("utf-8", "backslashreplace"), child.wait(timeout)
+
+
+class HelpTest(ToolTest):
+    def test_help(self):
+        for arguments in (["--help"], ["-h"]):
+            ran = self.assert_done(run(*arguments))
+            for command in COMMANDS[:-1]:
+                self.assertRegex(ran.stdout, rf"(?m)^\s+{command}\b")
+            self.assertIn("Examples", ran.stdout)
+            self.assertEqual(ran.stderr, "")
+        for command in COMMANDS:
+            for flag in ("--help", "-h"):
+                with self.subTest(command, flag=flag):
+                    ran = self.assert_done(run(command, flag))
+                    self.assertIn("Examples", ran.stdout)
+                    self.assertIn(f"kvant {command}", ran.stdout)
+                    self.assertEqual(ran.stderr, "")
+                    self.assertNotIn("\x1b", ran.stdout)
+                    self.assertLessEqual(max(map(len, ran.stdout.splitlines())), 120)
+
+    def test_help_names_every_option_of_the_issue(self):
+        text = self.assert_done(run("quantize", "--help")).stdout
+        for option in ("-o", "--scheme", "w8a8", "w8a8-static", "w4a16", "--stats", "--smooth", "--ignore", "--include",
+                       "--group-size", "--asymmetric", "--scale-dtype", "--threads", "--max-memory", "--resume", "--force",
+                       "--json", "--dry-run"):
+            self.assertIn(option, text)
+        self.assertIn("--stats", self.assert_done(run("inspect", "--help")).stdout)
+        self.assertIn("--json", self.assert_done(run("compare", "--help")).stdout)
+
+    def test_version(self):
+        ran = self.assert_done(run("--version"))
+        self.assertRegex(ran.stdout, r"^kvant \d+\.\d+\.\d+\n$")
+        self.assertEqual(ran.stderr, "")
+
+    def test_start_is_quick(self):
+        if SANITIZED:
+            self.skipTest("a sanitizer takes its time")
+        times = []
+        for _ in range(10):
+            begin = time.monotonic()
+            subprocess.run([BINARY, "--version"], check=True, stdout=subprocess.DEVNULL)
+            times.append(time.monotonic() - begin)
+        self.assertLess(min(times), 0.020)
+
+
+class UsageTest(ToolTest):
+    def test_usage_errors(self):
+        folder = c.write_folder(self.path("in"), c.llama(layers=1))
+        out = ["-o", self.path("out")]
+        for arguments, words in (
+                ([], []), (["frobnicate"], ["frobnicate"]), (["quantise"], ["quantise", "quantize"]), (["--frobnicate"], ["--frobnicate"]),
+                (["quantize"], []), (["quantize", folder], ["-o"]), (["quantize", *out], []),
+                (["quantize", folder, *out, "--scheme", "w3a3"], ["w3a3", "w8a8"]), (["quantize", folder, *out, "--scheme"], ["--scheme"]),
+                (["quantize", folder, *out, "--frobnicate"], ["--frobnicate"]), (["quantize", folder, folder, *out], ["in"]),
+                (["quantize", folder, *out, "--threads", "-1"], ["threads"]), (["quantize", folder, *out, "--threads", "two"], ["two"]),
+                (["quantize", folder, *out, "--threads", "99999999999999999999"], ["threads"]),
+                (["quantize", folder, *out, "--max-memory", "lots"], ["lots"]), (["quantize", folder, *out, "--group-size", "x"], ["x"]),
+                (["quantize", folder, *out, "--scale-dtype", "int8"], ["int8"]), (["quantize", folder, *out, "--scheme", "w8a8", "--smooth=much"], ["much"]),
+                (["inspect"], []), (["compare", folder], []), (["compare"], []), (["verify"], []), (["verify", folder, "extra"], ["extra"]),
+                (["completion", "tcl"], ["tcl"]), (["inspect", folder, "--json=maybe"], ["json"]), (["demo", "--threads", "x"], ["x"])):
+            with self.subTest(arguments):
+                ran = run(*arguments)
+                self.assertEqual(ran.returncode, 2, ran)
+                self.assertTrue(ran.stderr.strip(), ran)
+                self.assertEqual(ran.stdout, "", ran)
+                self.assert_says(ran.stderr, words, ran)
+                if arguments:
+                    self.assertIn("--help", ran.stderr)
+                self.assertFalse(os.path.exists(self.path("out")))
+
+    def test_words_that_change_a_terminal(self):
+        for word in ("\x1b[31m", "--\x1b[31m", "a\nb", "x" * 100000):
+            for arguments in ([word], ["quantize", "--scheme", word], ["inspect", "x", word]):
+                ran = run(*arguments)
+                self.assertEqual(ran.returncode, 2, ran)
+                self.assertNotIn("\x1b", ran.stderr)
+                self.assertLess(len(ran.stderr), 5000)
+
+    def test_failures_are_1(self):
+        for command in (["inspect"], ["verify"], ["compare", self.folder], ["quantize", "-o", self.path("out")]):
+            ran = run(*command, self.path("nowhere"))
+            self.assert_refused(ran, "nowhere" if command[0] != "compare" else self.folder, stdout_too=command[0] == "verify")
+
+    def test_dashes_end_the_options(self):
+        c.write_folder(self.path("--odd"), c.llama(layers=1))
+        self.assert_done(run("quantize", "--scheme", "w8a8", "-o", "./out", "--", "--odd", cwd=self.folder))
+        self.assertTrue(os.path.exists(self.path("out", "config.json")))
+
+    def test_smooth_takes_a_number_or_nothing(self):
+        model = c.llama(layers=1)
+        folder = c.write_folder(self.path("in"), model)
+        c.write_safetensors(self.path("stats"), c.make_stats(model))
+        stats = ["--stats", self.path("stats"), "--scheme", "w8a8", "--json", "--dry-run", "-o", self.path("out")]
+        for arguments, alpha in ((["--smooth", folder, *stats], 0.8), ([folder, *stats, "--smooth"], 0.8),
+                                 (["--smooth", "0.6", folder, *stats], 0.6), (["--smooth=0.25", folder, *stats], 0.25),
+                                 ([folder, "--smooth", *stats], 0.8), ([folder, "--smooth", ".5", *stats], 0.5)):
+            with self.subTest(arguments[:3]):
+                plan = json.loads(self.assert_done(run("quantize", *arguments)).stdout)
+                self.assertEqual(plan["alpha"], alpha)
+
+
+class QuietTest(ToolTest):
+    def test_quiet(self):
+        folder = c.write_folder(self.path("in"), c.llama())
+        loud = self.assert_done(run("quantize", folder, "-o", self.path("a"), "--scheme", "w8a8"))
+        quiet = self.assert_done(run("quantize", folder, "-o", self.path("b"), "--scheme", "w8a8", "-q"))
+        self.assertEqual(quiet.stderr, "")
+        self.assertGreater(len(loud.stdout + loud.stderr), len(quiet.stdout + quiet.stderr))
+        # Errors are said all the same.
+        self.assert_refused(run("-q", "quantize", self.path("nowhere"), "-o", self.path("c"), "--scheme", "w8a8"), "nowhere")
+        self.assertEqual(self.assert_done(run("verify", "-q", self.path("a"))).stderr, "")
+        self.assertEqual(self.assert_done(run("compare", "-q", folder, self.path("a"))).stderr, "")
+
+    def test_verbose(self):
+        folder = c.write_folder(self.path("in"), c.llama())
+        plain = self.assert_done(run("quantize", folder, "-o", self.path("a"), "--scheme", "w8a8"))
+        loud = self.assert_done(run("quantize", folder, "-o", self.path("b"), "--scheme", "w8a8", "-v"))
+        self.assertGreater(len(loud.stderr), len(plain.stderr))
+
+    def test_no_escapes_where_there_is_no_terminal(self):
+        folder = c.write_folder(self.path("in"), c.llama())
+        for arguments in (["quantize", folder, "-o", self.path("out"), "--scheme", "w8a8"], ["inspect", folder], ["verify", folder],
+                          ["inspect", self.path("nowhere")], ["compare", folder, self.path("out")], ["verify", self.path("out")]):
+            ran = run(*arguments, env={"TERM": "xterm-256color"})
+            self.assertNotIn("\x1b", ran.stdout + ran.stderr)
+            self.assertNotIn("\r", ran.stdout + ran.stderr)
+
+    def test_no_color(self):
+        for env, colored in (({"NO_COLOR": "1"}, False), ({"NO_COLOR": "true"}, False), ({}, True), ({"NO_COLOR": ""}, True)):
+            with self.subTest(env):
+                said, code = on_a_terminal(["inspect", self.path("nowhere")], env)
+                self.assertEqual(code, 1)
+                self.assertEqual(bool(re.search(r"\x1b\[[0-9;]*m", said)), colored, repr(said))
+
+    def test_progress_on_a_terminal(self):
+        folder = self.path("in")
+        os.mkdir(folder)
+        c.write_sparse_safetensors(os.path.join(folder, "model.safetensors"),
+                                   {f"model.layers.{i}.mlp.up_proj.weight": ("F32", [4096, 4096]) for i in range(4)})
+        said, code = on_a_terminal(["quantize", folder, "-o", self.path("a"), "--scheme", "w8a8"])
+        self.assertEqual(code, 0, said)
+        self.assertIn("%", said)
+        said, code = on_a_terminal(["quantize", folder, "-o", self.path("b"), "--scheme", "w8a8", "-q"])
+        self.assertEqual(code, 0, said)
+        self.assertNotIn("\r\x1b", said.replace("\r\n", "\n"))
+        ran = self.assert_done(run("quantize", folder, "-o", self.path("c"), "--scheme", "w8a8"))
+        self.assertLess(len(ran.stderr.splitlines()), 200)  # plain lines, and not one for each tile
+        self.assertEqual(digest_tree(self.path("a")), digest_tree(self.path("c")))
+
+    def test_a_reader_that_goes_away(self):
+        # kvant inspect … | head -1
+        folder = self.path("in")
+        os.mkdir(folder)
+        c.write_sparse_safetensors(os.path.join(folder, "model.safetensors"),
+                                   {f"model.layers.{i}.mlp.up_proj.weight": ("F32", [4, 4]) for i in range(20000)})
+        child = subprocess.Popen([BINARY, "inspect", folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+        child.stdout.readline()
+        child.stdout.close()
+        error = child.stderr.read()
+        child.stderr.close()
+        self.assertIn(child.wait(30), (0, 1, -13))
+        self.assertEqual(error, b"")
+
+    def test_results_that_cannot_be_written(self):
+        folder = c.write_folder(self.path("in"), c.llama(layers=1))
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([BINARY, "inspect", folder], stdout=full, stderr=subprocess.PIPE, env=environment(), check=False)
+        self.assertEqual(done.returncode, 1, done)
+        self.assertIn(b"space", done.stderr)
+
+    def test_closed_streams(self):
+        # A file that is opened must not become standard output.
+        folder = c.write_folder(self.path("in"), c.llama(layers=1))
+        before = snapshot(folder)
+        for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
+            out = self.path("out" + str(len(closed)))
+            subprocess.run(["bash", "-c", f'"$0" quantize "$1" -o "$2" --scheme w8a8 {closed}', BINARY, folder, out], env=environment(),
+                           capture_output=True, check=False)
+            self.assert_untouched(folder, before)
+            tensors = c.read_folder(out)
+            self.assertEqual(tensors["model.layers.0.mlp.up_proj.weight"].dtype, "I8")
+
+
+class DryRunTest(ToolTest):
+    def test_writes_nothing(self):
+        model = c.llama()
+        folder = c.write_folder(self.path("in"), model, shards=3)
+        c.write_safetensors(self.path("stats"), c.make_stats(model))
+        before = digest_tree(self.folder)
+        times = snapshot(folder)
+        for flags in (["--scheme", "w8a8"], ["--scheme", "w4a16", "--group-size", "16"],
+                      ["--scheme", "w8a8-static", "--smooth", "--stats", self.path("stats")], ["--scheme", "w8a8", "--force"]):
+            for more in ([], ["--json"]):
+                self.assert_done(run("quantize", folder, "-o", self.path("out"), "--dry-run", *flags, *more))
+                self.assertEqual(digest_tree(self.folder), before)
+        self.assert_untouched(folder, times)
+
+    def test_table(self):
+        folder = c.write_folder(self.path("in"), c.mixtral())
+        ran = self.assert_done(run("quantize", folder, "-o", self.path("out"), "--scheme", "w8a8", "--dry-run"))
+        for word in ("lm_head", "block_sparse_moe.gate", "router", "experts.2.w3", "embed_tokens", "BF16", "quantize", "copy", "memory"):
+            self.assertIn(word, ran.stdout)
+
+    def test_sizes_are_those_of_the_output(self):
+        for model, flags in ((c.llama(), ["--scheme", "w8a8"]), (c.mixtral(), ["--scheme", "w4a16", "--group-size", "16", "--asymmetric"]),
+                             (c.opt(), ["--scheme", "w8a8-static", "--asymmetric", "--smooth"])):
+            folder = c.write_folder(self.path("in"), model)
+            c.write_safetensors(self.path("stats"), c.make_stats(model))
+            arguments = ["quantize", folder, "-o", self.path("out"), *flags, "--stats", self.path("stats"), "--json"]
+            plan = json.loads(self.assert_done(run(*arguments, "--dry-run")).stdout)
+            done = json.loads(self.assert_done(run(*arguments)).stdout)
+            tensors = c.read_folder(self.path("out"))
+            self.assertEqual(plan["bytes_before"], sum(len(t.data) for t in model.tensors.values()))
+            self.assertEqual(plan["bytes_after"], sum(len(t.data) for t in tensors.values()))
+            self.assertEqual({t["name"] for t in plan["tensors"]}, set(model.tensors))
+            self.assertTrue(plan["dry_run"])
+            self.assertFalse(done["dry_run"])
+            config = json.load(open(self.path("out", "config.json"), encoding="utf-8"))
+            self.assertEqual(plan["ignore"], config["quantization_config"]["ignore"])
+            for tensor in plan["tensors"]:
+                self.assertTrue(tensor["reason"], tensor)
+            shutil.rmtree(folder)
+            shutil.rmtree(self.path("out"))
+
+    def test_refuses_what_the_run_would(self):
+        folder = c.write_folder(self.path("in"), c.gpt2())
+        self.assert_refused(run("quantize", folder, "-o", self.path("out"), "--scheme", "w8a8", "--dry-run"), "Conv1D")
+
+
+class InspectTest(ToolTest):
+    def test_tensors(self):
+        model = c.llama()
+        folder = c.write_folder(self.path("in"), model, shards=2)
+        ran = self.assert_done(run("inspect", folder))
+        for name, tensor in model.tensors.items():
+            self.assertIn(name, ran.stdout)
+        self.assertIn("llama", ran.stdout)
+        document = json.loads(self.assert_done(run("inspect", folder, "--json")).stdout)
+        self.assertEqual({t["name"]: (t["dtype"], t["shape"], t["bytes"]) for t in document["tensors"]},
+                         {n: (t.dtype, t.shape, len(t.data)) for n, t in model.tensors.items()})
+        self.assertEqual(document["bytes"], sum(len(t.data) for t in model.tensors.values()))
+        for shard, metadata in document["metadata"].items():
+            self.assertEqual(metadata, {"format": "pt"}, shard)
+
+    def test_statistics(self):
+        rng = random.Random(3)
+        rows, columns = 40, 24
+        for dtype in ("F32", "F16", "BF16", "F64"):
+            values = [rng.gauss(0, 1) * (50 if i % columns in (3, 17) else 1) for i in range(rows * columns)]
+            values[100], values[200], values[300], values[301], values[302] = math.nan, math.inf, -math.inf, 0.0, -0.0
+            tensor = c.Tensor.of(values, dtype, [rows, columns])
+            c.write_safetensors(self.path("x.safetensors"), {"a.weight": tensor, "n": c.Tensor.of([1, 2], "I32")})
+            document = json.loads(self.assert_done(run("inspect", self.path("x.safetensors"), "--stats", "--json")).stdout)
+            (entry,) = [t for t in document["tensors"] if t["name"] == "a.weight"]
+            stats = entry["stats"]
+            finite = [v for v in tensor.values() if math.isfinite(v)]
+            with self.subTest(dtype):
+                self.assertEqual((stats["min"], stats["max"]), (min(finite), max(finite)))
+                self.assertEqual((stats["nan"], stats["infinite"], stats["zeros"]), (1, 2, finite.count(0.0)))
+                self.assertTrue(math.isclose(stats["rms"], math.sqrt(math.fsum(v * v for v in finite) / len(finite)), rel_tol=1e-6))
+                self.assertEqual(stats["outlier_channels"], [3, 17])
+        text = self.assert_done(run("inspect", self.path("x.safetensors"), "--stats")).stdout
+        self.assertIn("a.weight", text)
+
+    def test_quantized(self):
+        folder = c.write_folder(self.path("in"), c.llama(layers=1))
+        self.assert_done(run("quantize", folder, "-o", self.path("out"), "--scheme", "w8a8"))
+        document = json.loads(self.assert_done(run("inspect", self.path("out"), "--json")).stdout)
+        self.assertIn("w8a8", json.dumps(document.get("scheme")))
+        self.assertIn("I8", {t["dtype"] for t in document["tensors"]})
+
+    def test_many_dtypes(self):
+        tensors = {f"t.{d}": c.Tensor(d, [3], bytes(3 * w)) for d, w in c.WIDTHS.items()}
+        c.write_safetensors(self.path("x.safetensors"), tensors)
+        for flags in ([], ["--stats"]):
+            text = self.assert_done(run("inspect", self.path("x.safetensors"), *flags)).stdout
+            for dtype in c.WIDTHS:
+                self.assertIn(dtype, text)
+
+
+class CompareTest(ToolTest):
+    def losses(self, weight, values, codes, greatest):
+        """As src/recipes/compare.h defines them, in f64, exactly summed."""
+        w = weight.values()
+        keep = [i for i in range(len(w)) if math.isfinite(w[i])]
+        error = [w[i] - values[i] for i in keep]
+        signal, noise = math.fsum(w[i] ** 2 for i in keep), math.fsum(e * e for e in error)
+        other = math.fsum(values[i] ** 2 for i in keep)
+        product = math.fsum(w[i] * values[i] for i in keep)
+        return {"sqnr_db": 10 * math.log10(signal / noise) if noise else math.inf, "mse": noise / len(keep),
+                "cosine": product / math.sqrt(signal * other) if signal and other else 1.0, "largest_error": max(map(abs, error)),
+                "at_ends": sum(abs(codes[i]) >= greatest for i in keep) / len(keep)}
+
+    def check(self, model, flags, dequantize, greatest):
+        folder, out = c.write_folder(self.path("in"), model, shards=2), self.path("out")
+        self.assert_done(run("quantize", folder, "-o", out, *flags))
+        document = json.loads(self.assert_done(run("compare", folder, out, "--json")).stdout)
+        tensors = c.read_folder(out)
+        layers = {layer["module"]: layer for layer in document["layers"]}
+        self.assertEqual(set(layers), set(model.linears))
+        order = [float(layer["sqnr_db"]) for layer in document["layers"]]
+        self.assertEqual(order, sorted(order))
+        for module, layer in layers.items():
+            weight = model.tensors[module + ".weight"]
+            codes, values = dequantize(module, weight, tensors)
+            want = self.losses(weight, values, codes, greatest)
+            for key, value in want.items():
+                self.assertTrue(math.isclose(float(layer[key]), value, rel_tol=1e-9, abs_tol=1e-15), f"{module} {key}: {layer[key]}, want {value}")
+            place = layer["largest_row"] * weight.shape[1] + layer["largest_column"]
+            self.assertTrue(math.isclose(abs(weight.values()[place] - values[place]), want["largest_error"], rel_tol=1e-12))
+            self.assertEqual([layer["rows"], layer["columns"]], weight.shape)
+            self.assertFalse(layer["smoothed"])
+        self.assertEqual(sorted(document["unquantized"]), sorted(model.unquantized))
+        text = self.assert_done(run("compare", folder, out)).stdout
+        first = document["layers"][0]["module"]
+        self.assertLess(text.index(first), min(text.index(m) for m in model.linears if m != first))
+        trees = [json.loads(self.assert_done(run("compare", folder, out, "--json", "--threads", n)).stdout)["layers"] for n in (1, 2, 3)]
+        self.assertEqual(trees[0], trees[1])
+        self.assertEqual(trees[0], trees[2])
+
+    def test_w8a8(self):
+        def dequantize(module, weight, tensors):
+            codes, scales = tensors[module + ".weight"].values(), tensors[module + ".weight_scale"].values()
+            return codes, [scales[i // weight.shape[1]] * q for i, q in enumerate(codes)]
+
+        for dtype in ("BF16", "F32"):
+            with self.subTest(dtype):
+                self.check(c.llama(dtype), ["--scheme", "w8a8"], dequantize, 127)
+                shutil.rmtree(self.path("in"))
+                shutil.rmtree(self.path("out"))
+
+    def test_w4a16(self):
+        def dequantize(module, weight, tensors):
+            rows, columns = weight.shape
+            codes = [u - 8 for u in reference.unpack(tensors[module + ".weight_packed"].values(), rows * columns)]
+            scales = tensors[module + ".weight_scale"].values()
+            groups = columns // 16
+            zeros = [[0] * groups for _ in range(rows)]
+            words = tensors[module + ".weight_zero_point"].values()
+            for r in range(rows):
+                for g in range(groups):
+                    zeros[r][g] = (((words[r // 8 * groups + g] & 0xFFFFFFFF) >> 4 * (r % 8)) & 15) - 8
+            return codes, [scales[i // columns * groups + i % columns // 16] * (q - zeros[i // columns][i % columns // 16])
+                           for i, q in enumerate(codes)]
+
+        self.check(c.llama(), ["--scheme", "w4a16", "--group-size", "16", "--asymmetric"], dequantize, 7)
+
+    def test_an_exact_layer(self):
+        make = c.Maker("F32", 1)
+        make.tensors["model.layers.0.mlp.up_proj.weight"] = c.Tensor.of([127.0, -3.0, 0.0, 4.0] * 4, "F32", [4, 4])
+        make.linear("model.layers.0.mlp.down_proj", 8, 8)
+        folder = c.write_folder(self.path("in"), c.Model(make.tensors, c.config_of("llama", "L", "F32"), make.linears))
+        self.assert_done(run("quantize", folder, "-o", self.path("out"), "--scheme", "w8a8"))
+        document = json.loads(self.assert_done(run("compare", folder, self.path("out"), "--json")).stdout)
+        exact = document["layers"][-1]
+        self.assertEqual((exact["module"], exact["sqnr_db"], exact["mse"]), ("model.layers.0.mlp.up_proj", "inf", 0))
+
+    def test_smoothed(self):
+        model = c.llama()
+        folder = c.write_folder(self.path("in"), model)
+        stats = c.make_stats(model)
+        c.write_safetensors(self.path("stats"), stats)
+        self.assert_done(run("quantize", folder, "-o", self.path("out"), "--scheme", "w8a8", "--smooth", "--stats", self.path("stats")))
+        document = json.loads(self.assert_done(run("compare", folder, self.path("out"), "--json")).stdout)
+        readers = {r for g in model.groups for r in g.readers}
+        for layer in document["layers"]:
+            self.assertEqual(layer["smoothed"], layer["module"] in readers)
+            self.assertGreater(layer["sqnr_db"], 30, layer)  # against the weights that were quantized, not the original ones
+
+    def test_checkpoints_that_do_not_belong_together(self):
+        folder = c.write_folder(self.path("in"), c.llama(layers=1))
+        fewer = c.write_folder(self.path("fewer"), c.llama(layers=1, hidden=16))
+        self.assert_done(run("quantize", folder, "-o", self.path("out"), "--scheme", "w8a8"))
+        self.assert_refused(run("compare", fewer, self.path("out")), "self_attn")
+        self.assert_refused(run("compare", folder, folder), folder)
+        self.assert_refused(run("compare", self.path("out"), folder))
+
+
+class VerifyTest(ToolTest):
+    def test_good_ones(self):
+        for model in (c.llama(), c.mixtral(), c.opt(), c.bloom(), c.gpt2()):
+            name = model.config["model_type"]
+            folder = c.write_folder(self.path(name), model, shards=2)
+            with self.subTest(name):
+                self.assert_done(run("verify", folder))
+                if name == "gpt2":
+                    continue
+                c.write_safetensors(self.path("stats"), c.make_stats(model))
+                for i, flags in enumerate((["--scheme", "w8a8"], ["--scheme", "w4a16", "--group-size", "8"],
+                                           ["--scheme", "w4a16", "--group-size", "8", "--asymmetric"],
+                                           ["--scheme", "w8a8-static", "--smooth"], ["--scheme", "w8a8-static", "--asymmetric"])):
+                    out = self.path(f"{name}.{i}")
+                    self.assert_done(run("quantize", folder, "-o", out, *flags, "--stats", self.path("stats")))
+                    ran = self.assert_done(run("verify", out, "--json"))
+                    document = json.loads(ran.stdout)
+                    self.assertEqual((document["ok"], document["quantized"], document["problems"]), (True, True, []), ran)
+                    self.assertTrue(document["checks"])
+
+    def test_one_file(self):
+        c.write_safetensors(self.path("x.safetensors"), c.llama(layers=1).tensors)
+        self.assert_done(run("verify", self.path("x.safetensors")))
+        self.assert_done(run("quantize", self.path("x.safetensors"), "-o", self.path("q.safetensors"), "--scheme", "w8a8"))
+        self.assert_done(run("verify", self.path("q.safetensors")))
+
+    def test_a_temporary_file_that_is_left(self):
+        folder = c.write_folder(self.path("in"), c.llama(layers=1))
+        self.put("in/model-00002.safetensors.partial", b"x")
+        self.assert_refused(run("verify", folder), ".partial", stdout_too=True)
+
+    def test_a_config_that_is_missing(self):
+        folder = c.write_folder(self.path("in"), c.llama(layers=1))
+        self.assert_done(run("quantize", folder, "-o", self.path("out"), "--scheme", "w8a8"))
+        os.remove(self.path("out", "config.json"))
+        self.assert_refused(run("verify", self.path("out")), "config.json", stdout_too=True)
+
+    def test_json_of_problems(self):
+        ran = run("verify", self.path("nowhere"), "--json")
+        self.assertEqual(ran.returncode, 1, ran)
+        if ran.stdout.strip():
+            document = json.loads(ran.stdout)
+            self.assertFalse(document["ok"])
+            self.assertTrue(document["problems"])
+
+
+class OtherCommandsTest(ToolTest):
+    def test_completion(self):
+        for shell in ("bash", "zsh", "fish"):
+            with self.subTest(shell):
+                script = self.assert_done(run("completion", shell)).stdout
+                for word in ("quantize", "inspect", "max-memory", "dry-run", "w8a8-static"):
+                    self.assertIn(word, script)
+                program = shutil.which(shell)
+                if program:
+                    path = self.put("script." + shell, script)
+                    checked = subprocess.run([program, "-n", path], capture_output=True, check=False)
+                    self.assertEqual((checked.returncode, checked.stderr), (0, b""))
+
+    def test_completion_completes(self):
+        script = self.put("c.bash", self.assert_done(run("completion", "bash")).stdout)
+        program = """
+            source "$1"; shift
+            COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"; COMP_POINT=${#COMP_LINE}
+            f=$(complete -p kvant | sed -E 's/.*-F ([^ ]+).*/\\1/')
+            "$f" kvant "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+            printf '%s\\n' "${COMPREPLY[@]}"
+        """
+        for words, wanted in ((["kvant", "qu"], "quantize"), (["kvant", "quantize", "--max"], "--max-memory"),
+                              (["kvant", "quantize", "--scheme", "w4"], "w4a16"), (["kvant", "inspect", "--js"], "--json")):
+            with self.subTest(words):
+                done = subprocess.run(["bash", "-c", program, "bash", script, *words], capture_output=True, text=True, check=False)
+                self.assertIn(wanted, done.stdout.split(), done.stderr)
+
+    def test_info(self):
+        text = self.assert_done(run("info")).stdout
+        self.assertRegex(text, r"\d+\.\d+\.\d+")
+        self.assertIn("scalar", text)
+        document = json.loads(self.assert_done(run("info", "--json")).stdout)
+        self.assertIn("w8a8", document["schemes"])
+        forced = json.loads(self.assert_done(run("info", "--json", env={"KVANT_FORCE_ISA": "scalar"})).stdout)
+        self.assertEqual([s["name"] for s in forced["instruction_sets"] if s["chosen"]], ["scalar"])
+        self.assert_refused(run("info", env={"KVANT_FORCE_ISA": "abacus"}), "abacus")
+
+    def test_bench(self):
+        text = self.assert_done(run("bench", "--threads", 1, timeout=120)).stdout
+        self.assertIn("/s", text)
+
+    def test_demo_twice(self):
+        first = self.assert_done(run("demo", cwd=self.folder, timeout=240))
+        trees = [digest_tree(self.folder)]
+        (folder,) = [n for n in os.listdir(self.folder)]
+        second = self.assert_done(run("demo", cwd=self.folder, timeout=240))
+        trees.append(digest_tree(self.folder))
+        self.assertEqual(trees[0], trees[1])
+        for ran in (first, second):
+            self.assertIn("SQNR", ran.stdout)
+            self.assertIn("W8A8", ran.stdout)
+            self.assertIn(folder, ran.stdout)
+        quantized = [os.path.join(self.folder, folder, n) for n in os.listdir(self.path(folder)) if "w8a8" in n]
+        self.assertEqual(len(quantized), 2)
+        for path in quantized:
+            self.assert_done(run("verify", path))
+        # Smoothing must be worth it on the outputs that the table shows, or the demonstration shows nothing.
+        (mean,) = [line for line in first.stdout.splitlines() if line.strip().startswith("mean")]
+        gain = float(re.findall(r"[-+]?\d+\.\d+", mean)[-1])
+        self.assertGreater(gain, 1.0, mean)
+
+    def test_demo_is_the_same_everywhere(self):
+        digests = []
+        for name, more, env in (("a", [], {}), ("b", ["--threads", 1], {"KVANT_FORCE_ISA": "scalar"})):
+            self.assert_done(run("demo", "--output", self.path(name), *more, env=env, timeout=400))
+            digests.append({n: d for n, d in digest_tree(self.path(name)).items() if "/kvant/manifest" not in n})
+        self.assertEqual(digests[0], digests[1])
+
+    def test_demo_over_something_else(self):
+        os.mkdir(self.path("mine"))
+        self.put("mine/precious", "x")
+        before = digest_tree(self.path("mine"))
+        self.assert_refused(run("demo", "--output", self.path("mine"), timeout=120), self.path("mine"))
+        self.assertEqual(digest_tree(self.path("mine")), before)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,211 @@
+"""Memory stays below --max-memory whatever the size of the checkpoint or of its largest tensor.
+
+The inputs are sparse files: gigabytes that take no room. The outputs are not, and go to the folder for temporary files.
+"""
+
+import json
+import os
+import random
+import shutil
+import struct
+import unittest
+
+import checkpoints as c
+import reference
+from tool import SANITIZED, ToolTest, run
+
+MEBIBYTE = 1 << 20
+UP = "model.layers.0.mlp.up_proj"
+
+
+@unittest.skipIf(SANITIZED, "the shadow memory of a sanitizer counts as well")
+class MemoryTest(ToolTest):
+    def need(self, gigabytes):
+        free = shutil.disk_usage(self.folder).free
+        if free < (gigabytes + 1) * 10 ** 9:
+            self.skipTest(f"needs {gigabytes + 1} GB in {self.folder}, which has {free / 1e9:.1f} GB; set TMPDIR")
+
+    def sparse(self, tensors, values=(), name="in"):
+        """A folder with one shard of zeros, and `values` as (tensor, element, bytes) in between."""
+        folder = self.path(name)
+        os.mkdir(folder)
+        path = os.path.join(folder, "model.safetensors")
+        start = c.write_sparse_safetensors(path, tensors)
+        entries, _ = c.layout(tensors)
+        with open(path, "r+b") as file:
+            for tensor, element, data in values:
+                dtype, _ = tensors[tensor]
+                file.seek(start + entries[tensor]["data_offsets"][0] + element * c.WIDTHS[dtype])
+                file.write(data)
+        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+            json.dump({"model_type": "llama"}, file)
+        return folder
+
+    def quantize(self, source, limit, *flags, out="out", timeout=240):
+        shutil.rmtree(self.path(out), ignore_errors=True)
+        more = [] if limit is None else ["--max-memory", limit]
+        ran = self.assert_done(run("quantize", source, "-o", self.path(out), *more, *flags, timeout=timeout))
+        self.check_peak(ran, limit)
+        return ran
+
+    def check_peak(self, ran, limit):
+        allowed = 1024 * MEBIBYTE if limit is None else int(limit[:-1]) * MEBIBYTE
+        self.assertLessEqual(ran.peak, allowed, ran)
+
+    def read_at(self, path, header, start, name, offset, size):
+        with open(path, "rb") as file:
+            file.seek(start + header[name]["data_offsets"][0] + offset)
+            return file.read(size)
+
+    def bf16(self, value):
+        return struct.pack("<H", c.bf16_bits(value))
+
+    def test_one_large_tensor(self):
+        # 3 GB of bf16, with a few rows that hold something.
+        rows, columns = 187_500, 8192
+        self.need(1.6)
+        rng = random.Random(1)
+        filled = {r: [c.bf16_value(c.bf16_bits(rng.gauss(0, 1))) for _ in range(columns)]
+                  for r in (0, 1, rows // 3, rows - 2, rows - 1)}
+        name = UP + ".weight"
+        source = self.sparse({name: ("BF16", [rows, columns])},
+                             [(name, r * columns, c.encode(v, "BF16")) for r, v in filled.items()])
+        self.quantize(source, "96M", "--scheme", "w8a8", "--threads", 2)
+        path = self.path("out", "model.safetensors")
+        header, _, start = c.read_header(path)
+        self.assertEqual(header[name]["shape"], [rows, columns])
+        self.assertEqual(header[name]["dtype"], "I8")
+        self.assertEqual(header[UP + ".weight_scale"]["shape"], [rows, 1])
+        self.assertGreater(os.path.getsize(path), rows * columns)
+        for row, values in filled.items():
+            codes, scale = reference.quantize_row(values, "BF16", "BF16")
+            self.assertEqual(self.read_at(path, header, start, name, row * columns, columns), c.encode(codes, "I8"), row)
+            self.assertEqual(self.read_at(path, header, start, UP + ".weight_scale", 2 * row, 2), self.bf16(scale), row)
+        for row in (2, rows // 2, rows - 3):
+            self.assertEqual(self.read_at(path, header, start, name, row * columns, columns), bytes(columns))
+            self.assertEqual(self.read_at(path, header, start, UP + ".weight_scale", 2 * row, 2), self.bf16(1.0))
+
+    def test_rows_larger_than_the_memory(self):
+        # Two rows of 1.2 GB each: a row is read twice, once for its range. What decides the range is at the very end.
+        columns = 600_000_000
+        self.need(1.3)
+        name = UP + ".weight"
+        values = [(name, 0, self.bf16(-3.5)), (name, 12_345_678, self.bf16(1.0)), (name, columns - 1, self.bf16(127.0)),
+                  (name, columns, self.bf16(0.5)), (name, 2 * columns - 1, self.bf16(-254.0))]
+        source = self.sparse({name: ("BF16", [2, columns])}, values)
+        self.quantize(source, "96M", "--scheme", "w8a8", "--threads", 2)
+        path = self.path("out", "model.safetensors")
+        header, _, start = c.read_header(path)
+        for place, code in ((0, -4), (1, 0), (12_345_678, 1), (columns - 1, 127), (columns, 0), (2 * columns - 1, -127)):
+            self.assertEqual(self.read_at(path, header, start, name, place, 1), struct.pack("b", code), place)
+        self.assertEqual(self.read_at(path, header, start, UP + ".weight_scale", 0, 4), self.bf16(1.0) + self.bf16(2.0))
+
+    def test_rows_larger_than_the_memory_in_groups(self):
+        columns = 600_000_000  # a multiple of 128
+        self.need(0.8)
+        name = UP + ".weight"
+        values = [(name, 0, self.bf16(7.0)), (name, 1, self.bf16(-2.0)), (name, 2 * columns - 1, self.bf16(-14.0))]
+        source = self.sparse({name: ("BF16", [2, columns])}, values)
+        self.quantize(source, "96M", "--scheme", "w4a16", "--threads", 2)
+        path = self.path("out", "model.safetensors")
+        header, _, start = c.read_header(path)
+        self.assertEqual(header[UP + ".weight_packed"]["shape"], [2, columns // 8])
+        self.assertEqual(header[UP + ".weight_scale"]["shape"], [2, columns // 128])
+        self.assertEqual(self.read_at(path, header, start, UP + ".weight_packed", 0, 4), struct.pack("<I", 0x8888886F))
+        self.assertEqual(self.read_at(path, header, start, UP + ".weight_packed", columns - 4, 4), struct.pack("<I", 0x18888888))
+        size = 2 * (columns // 128) * 2
+        self.assertEqual(self.read_at(path, header, start, UP + ".weight_scale", size - 2, 2), self.bf16(2.0))
+
+    def test_one_group_larger_than_the_memory(self):
+        columns = 300_000_000
+        self.need(0.4)
+        name = UP + ".weight"
+        source = self.sparse({name: ("BF16", [2, columns])}, [(name, 2 * columns - 1, self.bf16(14.0))])
+        self.quantize(source, "96M", "--scheme", "w4a16", "--asymmetric", "--group-size", columns, "--threads", 2)
+        path = self.path("out", "model.safetensors")
+        header, _, start = c.read_header(path)
+        scale, zero = reference.asymmetric_scale([0.0, 14.0], -8, 7, "BF16", "BF16")
+        self.assertEqual(self.read_at(path, header, start, UP + ".weight_scale", 0, 4), self.bf16(1.0) + self.bf16(scale))
+        self.assertEqual(self.read_at(path, header, start, UP + ".weight_zero_point", 0, 4),
+                         struct.pack("<I", 8 | (zero + 8) << 4))
+
+    def test_large_tensors_that_are_copied(self):
+        # Embeddings, and dtypes that are not read at all; the default limit.
+        self.need(1.2)
+        source = self.sparse({"model.embed_tokens.weight": ("BF16", [250_000, 1000]), "big": ("U8", [500_000_001]),
+                              UP + ".weight": ("F32", [16, 16])},
+                             [("big", 500_000_000, b"\x7b"), (UP + ".weight", 255, struct.pack("<f", 1.0))])
+        for limit in ("64M", None):
+            self.quantize(source, limit, "--scheme", "w8a8")
+        got, want = self.path("out", "model.safetensors"), os.path.join(source, "model.safetensors")
+        header, _, start = c.read_header(got)
+        original, _, original_start = c.read_header(want)
+        self.assertEqual({n: header[n]["shape"] for n in original}, {n: original[n]["shape"] for n in original})
+        self.assertEqual(self.read_at(got, header, start, "big", 499_999_999, 2), b"\0\x7b")
+        self.assertEqual(self.read_at(want, original, original_start, "big", 499_999_999, 2), b"\0\x7b")
+        self.assertEqual(self.read_at(got, header, start, UP + ".weight", 255, 1), b"\x7f")
+
+    def test_many_tensors(self):
+        self.need(0.3)
+        tensors = {f"model.layers.{i}.mlp.{p}_proj.weight": ("BF16", [64, 512]) for i in range(2000) for p in ("up", "down")}
+        source = self.sparse(tensors)
+        for threads in (1, 4):
+            self.quantize(source, "96M", "--scheme", "w8a8", "--threads", threads)
+
+    def test_many_threads(self):
+        # Tiles are shared out: more threads, smaller tiles.
+        self.need(0.2)
+        source = self.sparse({UP + ".weight": ("F32", [40_000, 1024])})
+        for threads in (1, 2, 16, 64):
+            self.quantize(source, "64M", "--scheme", "w8a8", "--threads", threads)
+
+    def test_smoothing(self):
+        self.need(1)
+        block = "model.layers.0"
+        readers = [f"{block}.self_attn.{p}_proj" for p in "qkv"]
+        hidden = 16384
+        tensors = {f"{block}.input_layernorm.weight": ("F16", [hidden])}
+        tensors.update({r + ".weight": ("F16", [hidden, hidden]) for r in readers})
+        source = self.sparse(tensors, [(f"{block}.input_layernorm.weight", 0, c.encode([1.0] * hidden, "F16"))])
+        stats = self.path("stats.safetensors")
+        c.write_safetensors(stats, {r + ".absmax": c.Tensor.of([0.01] * hidden, "F32") for r in readers})
+        self.quantize(source, "96M", "--scheme", "w8a8", "--smooth", "--stats", stats, "--threads", 2)
+
+    def test_commands_that_read(self):
+        # inspect --stats and compare take --max-memory as well; verify reads scales only.
+        rows, columns = 100_000, 4096
+        self.need(0.5)
+        source = self.sparse({UP + ".weight": ("BF16", [rows, columns])})
+        self.quantize(source, "96M", "--scheme", "w8a8")
+        for arguments in (["inspect", source, "--stats", "--max-memory", "96M"],
+                          ["compare", source, self.path("out"), "--max-memory", "96M"], ["verify", self.path("out")],
+                          ["inspect", self.path("out"), "--stats", "--max-memory", "96M"]):
+            with self.subTest(arguments[0]):
+                ran = self.assert_done(run(*arguments, timeout=240))
+                self.check_peak(ran, "96M")
+
+    def test_expected_memory_of_the_plan(self):
+        source = self.sparse({UP + ".weight": ("BF16", [1_000_000, 8192])})  # 16 GB, of which nothing is read
+        for limit in ("64M", "300M", None):
+            more = ["--max-memory", limit] if limit else []
+            ran = self.assert_done(run("quantize", source, "-o", self.path("out"), "--scheme", "w8a8", "--dry-run", "--json", *more))
+            plan = json.loads(ran.stdout)
+            (expected,) = [v for k, v in plan.items() if "memory" in k and isinstance(v, int)][:1]
+            self.assertLessEqual(expected, int(limit[:-1]) * MEBIBYTE if limit else 1024 * MEBIBYTE)
+            self.assertGreater(expected, MEBIBYTE)
+            self.assertFalse(os.path.exists(self.path("out")))
+
+    def test_a_row_of_eight_terabytes(self):
+        # Planned without an attempt to allocate it.
+        path = self.path("huge.safetensors")
+        try:
+            c.write_sparse_safetensors(path, {UP + ".weight": ("F32", [1, (1 << 41)])})
+        except OSError:
+            self.skipTest("this file system has no files of 8 TB")
+        ran = run("quantize", path, "-o", self.path("o.safetensors"), "--scheme", "w8a8", "--dry-run")
+        self.assertIn(ran.returncode, (0, 1), ran)
+        self.check_peak(ran, "100M")
+
+
+if __name__ == "__main__":
+    unittest.main()
