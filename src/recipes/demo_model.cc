@@ -197,8 +197,8 @@ std::vector<float> input_rows(const Linear& linear, std::span<const BFloat16> no
 
 // A safetensors file is little-endian, and so is every machine that kvant has kernels for.
 template <class T>
-Status write_values(io::AtomicFile& file, const std::vector<T>& values) {
-  return file.write(std::as_bytes(std::span(values)));
+void append(std::string& text, const std::vector<T>& values) {
+  text.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
 }
 
 std::string shard_name(int shard, int shards) {
@@ -303,22 +303,35 @@ Status make_folders(const fs::path& folder) {
   return {};
 }
 
-// `write` is called for every tensor in turn.
-Status write_safetensors(const fs::path& path, std::vector<io::TensorInfo> tensors,
-                         const std::function<Status(io::AtomicFile&, std::size_t)>& write) {
+// What a file is to hold.
+struct Document {
+  fs::path path;
+  std::string text;
+};
+
+// `append_values` is called for every tensor in turn.
+Result<Document> safetensors_document(const fs::path& path, std::vector<io::TensorInfo> tensors,
+                                      const std::function<void(std::string&, std::size_t)>& append_values) {
   const std::size_t count = tensors.size();
-  const auto layout =
-      io::lay_out_safetensors(std::move(tensors), {{"format", "pt"}, {"made_by", std::string(kMadeBy)}});
+  auto layout = io::lay_out_safetensors(std::move(tensors), {{"format", "pt"}, {"made_by", std::string(kMadeBy)}});
   if (!layout.ok()) return layout.status();
-  auto file = io::AtomicFile::create(path, true);
-  if (!file.ok()) return file.status();
-  if (Status s = file->write(std::as_bytes(std::span(layout->header))); !s.ok()) return s;
-  for (std::size_t i = 0; i < count; ++i)
-    if (Status s = write(*file, i); !s.ok()) return s;
-  return file->commit(true);
+  Document document{path, std::move(layout->header)};
+  document.text.reserve(static_cast<std::size_t>(layout->file_bytes));
+  for (std::size_t i = 0; i < count; ++i) append_values(document.text, i);
+  return document;
 }
 
-Status write_stats(const DemoModel& model, const fs::path& path) {
+// Whether the file is there already, whole and with these very bytes.
+bool is_written(const Document& document) {
+  std::error_code error;
+  fs::path partial = document.path;
+  partial += ".partial";
+  if (fs::exists(fs::symlink_status(partial, error))) return false;
+  const auto text = io::read_text(document.path, document.text.size());
+  return text.ok() && *text == document.text;
+}
+
+Result<Document> stats_document(const DemoModel& model, const fs::path& path) {
   std::vector<io::TensorInfo> infos;
   std::vector<std::vector<float>> values;
   std::string input_before;
@@ -348,8 +361,8 @@ Status write_stats(const DemoModel& model, const fs::path& path) {
       values.push_back(*vector);
     }
   }
-  return write_safetensors(path, std::move(infos),
-                           [&](io::AtomicFile& file, std::size_t i) { return write_values(file, values[i]); });
+  return safetensors_document(path, std::move(infos),
+                              [&](std::string& text, std::size_t i) { append(text, values[i]); });
 }
 
 Status check(const DemoModel& model) {
@@ -463,9 +476,7 @@ Status write_demo_model(const DemoModel& model, const fs::path& folder, const fs
     shards[static_cast<std::size_t>(placed * shards.size() / total)].push_back(&tensor);
     placed += *io::tensor_bytes(tensor.info.dtype, tensor.info.shape);
   }
-  // An older config.json must not vouch for shards that are half replaced.
-  std::error_code ignored;
-  fs::remove(folder / io::kConfigName, ignored);
+  std::vector<Document> documents;
   io::Json weight_map = io::Json::object();
   for (int shard = 0; shard < model.shards; ++shard) {
     const auto& members = shards[static_cast<std::size_t>(shard)];
@@ -474,18 +485,28 @@ Status write_demo_model(const DemoModel& model, const fs::path& folder, const fs
       infos.push_back(tensor->info);
       weight_map[tensor->info.name] = shard_name(shard, model.shards);
     }
-    if (Status s = write_safetensors(
-            folder / shard_name(shard, model.shards), std::move(infos),
-            [&](io::AtomicFile& file, std::size_t i) { return write_values(file, members[i]->make()); });
-        !s.ok())
-      return s;
+    auto document = safetensors_document(folder / shard_name(shard, model.shards), std::move(infos),
+                                         [&](std::string& text, std::size_t i) { append(text, members[i]->make()); });
+    if (!document.ok()) return document.status();
+    documents.push_back(std::move(document).value());
   }
-  if (Status s = write_stats(model, stats); !s.ok()) return s;
+  auto statistics = stats_document(model, stats);
+  if (!statistics.ok()) return statistics.status();
+  documents.push_back(std::move(statistics).value());
   const io::Json tokenizer = {{"model_max_length", 2048}, {"tokenizer_class", "LlamaTokenizer"}};
-  if (Status s = io::write_file(folder / kTokenizerName, text_of(tokenizer), true); !s.ok()) return s;
+  documents.push_back({folder / kTokenizerName, text_of(tokenizer)});
   const io::Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
-  if (Status s = io::write_file(folder / io::kIndexName, text_of(index), true); !s.ok()) return s;
-  return io::write_file(folder / io::kConfigName, text_of(config_of(model)), true);
+  documents.push_back({folder / io::kIndexName, text_of(index)});
+  documents.push_back({folder / io::kConfigName, text_of(config_of(model))});
+
+  // Files that were written anew are other files to the manifest of a quantized checkpoint, whatever is in them.
+  if (std::all_of(documents.begin(), documents.end(), is_written)) return {};
+  // An older config.json must not vouch for shards that are half replaced.
+  std::error_code ignored;
+  fs::remove(folder / io::kConfigName, ignored);
+  for (const Document& document : documents)
+    if (Status s = io::write_file(document.path, document.text, true); !s.ok()) return s;
+  return {};
 }
 
 Result<std::vector<OutputLoss>> output_losses(const DemoModel& model, const fs::path& original,

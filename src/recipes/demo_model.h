@@ -22,7 +22,8 @@ struct DemoModel {
 };
 
 // Writes `folder` (config.json, index, shards, tokenizer_config.json) and `stats` (activation statistics for every
-// linear). Replaces what an earlier demo wrote, and refuses a folder that holds anything else.
+// linear). Replaces what an earlier demo wrote (unless it is the same already), and refuses a folder that holds
+// anything else.
 Status write_demo_model(const DemoModel& model, const std::filesystem::path& folder,
                         const std::filesystem::path& stats);
 

@@ -53,9 +53,14 @@ TEST(DemoModel, HasTheSameBitsEveryTime) {
                                                        {"model/tokenizer_config.json", 0x6853595A5105E066u},
                                                        {"stats.safetensors", 0x726201D18C0B3EEDu}};
   for (const auto& [name, hash] : wanted) EXPECT_EQ(fnv(text_of(folder / name)), hash) << name;
-  // A second run replaces the first.
+  // A second run leaves the same files alone, and repairs one that changed.
+  const auto before = fs::last_write_time(folder / "model/config.json");
   const Status again = write_demo_model(kSmall, folder / "model", folder / "stats.safetensors");
   ASSERT_TRUE(again.ok()) << again.message();
+  for (const auto& [name, hash] : wanted) EXPECT_EQ(fnv(text_of(folder / name)), hash) << name;
+  EXPECT_EQ(fs::last_write_time(folder / "model/config.json"), before);
+  put_text(folder / "model/tokenizer_config.json", "{}");
+  ASSERT_TRUE(write_demo_model(kSmall, folder / "model", folder / "stats.safetensors").ok());
   for (const auto& [name, hash] : wanted) EXPECT_EQ(fnv(text_of(folder / name)), hash) << name;
   EXPECT_EQ(folder.names(), (std::vector<std::string>{"model", "stats.safetensors"}));
 }
