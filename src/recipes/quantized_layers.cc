@@ -468,7 +468,7 @@ Status read_zero_points(const io::Checkpoint& checkpoint, const QuantizedLayer& 
 Result<std::optional<QuantizationConfigText>> find_quantization_config(const io::Checkpoint& checkpoint) {
   if (checkpoint.config()) {
     const auto it = checkpoint.config()->find(kKey);
-    if (it != checkpoint.config()->end())
+    if (it != checkpoint.config()->end() && !it->is_null())
       return std::optional(QuantizationConfigText{
           fmt::format("{}: {}", printable((checkpoint.path() / io::kConfigName).string()), kKey), *it});
   }

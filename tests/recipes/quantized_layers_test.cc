@@ -92,7 +92,7 @@ TEST(QuantizationConfig, RefusesOtherForms) {
   const std::string group = "/config_groups/group_0", weights = group + "/weights",
                     inputs = group + "/input_activations";
   EXPECT_TRUE(refused(config_of(7).status(), kUnknown, {"config.json: quantization_config: is 7, must be an object"}));
-  EXPECT_TRUE(refused(config_of(nullptr).status(), kUnknown, {"is null, must be an object"}));
+  EXPECT_TRUE(refused(config_of(nullptr).status(), kBad, {"is not quantized", "in its config.json"}));
   EXPECT_TRUE(refused(changed(w8a8(), "/quant_method", "gptq"), kUnknown,
                       {"quant_method is \\\"gptq\\\", must be \"compressed-tensors\""}));
   EXPECT_TRUE(refused(changed(w8a8(), "/surprise", 1), kUnknown, {"unknown key 'surprise'", "remove it"}));
