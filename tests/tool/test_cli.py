@@ -14,7 +14,7 @@ import unittest
 
 import checkpoints as c
 import reference
-from tool import BINARY, SANITIZED, ToolTest, digest_tree, environment, run, snapshot
+from tool import BINARY, SANITIZED, ToolTest, digest_tree, environment, load_json, run, snapshot
 
 COMMANDS = ("quantize", "inspect", "compare", "verify", "demo", "info", "bench", "completion")
 
@@ -256,7 +256,7 @@ class DryRunTest(ToolTest):
             self.assertEqual({t["name"] for t in plan["tensors"]}, set(model.tensors))
             self.assertTrue(plan["dry_run"])
             self.assertFalse(done["dry_run"])
-            config = json.load(open(self.path("out", "config.json"), encoding="utf-8"))
+            config = load_json(self.path("out", "config.json"))
             self.assertEqual(plan["ignore"], config["quantization_config"]["ignore"])
             for tensor in plan["tensors"]:
                 self.assertTrue(tensor["reason"], tensor)
