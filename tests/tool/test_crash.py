@@ -328,8 +328,8 @@ class NoRoomTest(CrashTest):
         clean = None
         for kilobytes in (2048, 8, 16, 32, 48, 64, 96, 128, 192):
             with self.subTest(kilobytes):
-                subprocess.run(["mount", "-o", f"remount,size={kilobytes}k", disk], check=True)
                 shutil.rmtree(self.out, ignore_errors=True)
+                subprocess.run(["mount", "-o", f"remount,size={kilobytes}k", disk], check=True)
                 ran = self.quantize()
                 if clean is None:
                     self.assert_done(ran)

@@ -166,6 +166,9 @@ class MemoryTest(ToolTest):
         hidden = 16384
         tensors = {f"{block}.input_layernorm.weight": ("F16", [hidden])}
         tensors.update({r + ".weight": ("F16", [hidden, hidden]) for r in readers})
+        # Without these the block is none of Llama's, and its norm may feed anything.
+        tensors[f"{block}.post_attention_layernorm.weight"] = ("F16", [hidden])
+        tensors.update({f"{block}.mlp.{p}_proj.weight": ("F16", [8, hidden]) for p in ("gate", "up")})
         source = self.sparse(tensors, [(f"{block}.input_layernorm.weight", 0, c.encode([1.0] * hidden, "F16"))])
         stats = self.path("stats.safetensors")
         c.write_safetensors(stats, {r + ".absmax": c.Tensor.of([0.01] * hidden, "F32") for r in readers})
