@@ -818,13 +818,14 @@ class RefusalTest(QuantizeTest):
                 stats[f"{module}.{kind}"] = tensor
             with self.subTest(name):
                 path = self.stats_file(stats, name + ".safetensors")
-                self.refuse(source, "--scheme", "w8a8-static", "--stats", path, words=[path, f"{module}.{kind}", *words])
+                self.refuse(source, "--scheme", "w8a8-static", "--stats", path, words=[path, f"{module}.{kind}", *words],
+                            out=name)
         for name, low, high in (("above", with_value(2.0), with_value(1.5)), ("nan_min", with_value(NAN), with_value(1.5))):
             stats = {**good, module + ".min": low, module + ".max": high}
             with self.subTest(name):
                 path = self.stats_file(stats, name + ".safetensors")
                 self.refuse(source, "--scheme", "w8a8-static", "--asymmetric", "--stats", path,
-                            words=[path, module + ".m"])
+                            words=[path, module + ".m"], out=name)
 
     def test_statistics_of_a_norm_that_is_folded(self):
         model = c.llama(layers=1)
