@@ -99,7 +99,7 @@ int run(const Options& options, const Request& request) {
   progress.finish();
   if (!inspection.ok()) return fail(inspection.status());
   if (options.json) {
-    print_json(recipes::to_json(*inspection));
+    recipes::write_json(*inspection, print);
     return kDone;
   }
   print(table_of(*inspection, options.stats));

@@ -18,8 +18,8 @@
 #include "recipes/quantized_layers.h"
 #include "recipes/roles.h"
 #include "recipes/row_sums.h"
-#include "recipes/tiles.h"
 #include "recipes/stored_scale.h"
+#include "recipes/tiles.h"
 
 namespace kvant::recipes {
 namespace {

@@ -8,13 +8,14 @@
 #include "core/refuse.h"
 #include "cpu/float_environment.h"
 #include "io/checkpoint.h"
+#include "io/json.h"
 #include "kvant/range.h"
 #include "kvant/stream.h"
 #include "recipes/json_values.h"
 #include "recipes/quantized_layers.h"
 #include "recipes/row_sums.h"
-#include "recipes/tiles.h"
 #include "recipes/stored_scale.h"
+#include "recipes/tiles.h"
 
 namespace kvant::recipes {
 namespace {
@@ -252,31 +253,43 @@ Result<Inspection> inspect(const InspectOptions& options, Progress& progress) {
   return inspection;
 }
 
-io::Json to_json(const Inspection& inspection) {
-  io::Json tensors = io::Json::array();
-  for (const InspectedTensor& tensor : inspection.tensors) {
-    io::Json entry = {{"name", tensor.info.name},         {"dtype", io::name(tensor.info.dtype)},
-                      {"shape", tensor.info.shape},       {"bytes", tensor.info.bytes()},
-                      {"shard", json_name(tensor.shard)}, {"role", name(tensor.judgement.role)},
-                      {"reason", tensor.judgement.reason}};
-    if (tensor.stats)
-      entry["stats"] = {{"min", json_number(tensor.stats->min)},
-                        {"max", json_number(tensor.stats->max)},
-                        {"rms", json_number(tensor.stats->rms)},
-                        {"nan", tensor.stats->nan},
-                        {"infinite", tensor.stats->infinite},
-                        {"zeros", tensor.stats->zeros},
-                        {"outlier_channels", tensor.stats->outlier_channels}};
-    tensors.push_back(std::move(entry));
-  }
+namespace {
+
+io::Json tensor_json(const InspectedTensor& tensor) {
+  io::Json entry = {{"name", tensor.info.name},         {"dtype", io::name(tensor.info.dtype)},
+                    {"shape", tensor.info.shape},       {"bytes", tensor.info.bytes()},
+                    {"shard", json_name(tensor.shard)}, {"role", name(tensor.judgement.role)},
+                    {"reason", tensor.judgement.reason}};
+  if (tensor.stats)
+    entry["stats"] = {{"min", json_number(tensor.stats->min)},
+                      {"max", json_number(tensor.stats->max)},
+                      {"rms", json_number(tensor.stats->rms)},
+                      {"nan", tensor.stats->nan},
+                      {"infinite", tensor.stats->infinite},
+                      {"zeros", tensor.stats->zeros},
+                      {"outlier_channels", tensor.stats->outlier_channels}};
+  return entry;
+}
+
+}  // namespace
+
+void write_json(const Inspection& inspection, const std::function<void(std::string_view)>& write) {
   io::Json metadata = io::Json::object();
   for (const auto& [shard, entries] : inspection.metadata) metadata[json_name(shard).get<std::string>()] = entries;
   io::Json json = {{"path", json_name(inspection.path.string())}, {"bytes", inspection.bytes}};
   if (!inspection.model_type.empty()) json["model_type"] = inspection.model_type;
   if (!inspection.scheme.empty()) json["scheme"] = inspection.scheme;
   json["metadata"] = std::move(metadata);
-  json["tensors"] = std::move(tensors);
-  return json;
+  const std::string head = json.dump(2);
+  write(std::string_view(head).substr(0, head.size() - 2));  // all but the end of the object
+  write(",\n  \"tensors\": [");
+  std::string_view separator = "\n    ";
+  for (const InspectedTensor& tensor : inspection.tensors) {
+    write(separator);
+    write(tensor_json(tensor).dump());
+    separator = ",\n    ";
+  }
+  write(inspection.tensors.empty() ? "]\n}\n" : "\n  ]\n}\n");
 }
 
 }  // namespace kvant::recipes

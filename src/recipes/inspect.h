@@ -3,12 +3,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "io/json.h"
 #include "io/safetensors.h"
 #include "kvant/status.h"
 #include "recipes/progress.h"
@@ -54,6 +55,7 @@ struct InspectOptions {
 
 Result<Inspection> inspect(const InspectOptions& options, Progress& progress);
 
-io::Json to_json(const Inspection& inspection);
+// One JSON document, handed out in pieces: a million tensors as one value would take a gigabyte.
+void write_json(const Inspection& inspection, const std::function<void(std::string_view)>& write);
 
 }  // namespace kvant::recipes

@@ -14,7 +14,6 @@
 #include "kvant/stream.h"
 #include "recipes/activation_stats.h"
 #include "recipes/decide.h"
-#include "recipes/first_failure.h"
 #include "recipes/layer_outputs.h"
 #include "recipes/manifest.h"
 #include "recipes/output_folder.h"
@@ -22,7 +21,7 @@
 #include "recipes/static_activations.h"
 #include "recipes/stored_scale.h"
 #include "recipes/tensor_stream.h"
-#include "recipes/worker_pool.h"
+#include "recipes/tiles.h"
 
 namespace kvant::recipes {
 namespace {
@@ -101,7 +100,8 @@ struct CheckpointQuantizer::Impl {
   Impl(const QuantizeOptions& asked, io::Checkpoint opened)
       : options(asked),
         checkpoint(std::move(opened)),
-        stream(asked.threads == 0 ? Stream::cpu() : Stream::cpu(asked.threads)) {}
+        stream(asked.threads == 0 ? Stream::cpu() : Stream::cpu(asked.threads)),
+        workers(static_cast<std::size_t>(std::max(stream.threads(), 1))) {}
 
   QuantizeOptions options;
   io::Checkpoint checkpoint;
@@ -112,7 +112,7 @@ struct CheckpointQuantizer::Impl {
   std::vector<std::string> shard_names;
   std::vector<fs::path> files;  // to be copied
   SmoothingVectors vectors;
-  WorkerPool<TileWorker> workers;
+  std::vector<TileWorker> workers;  // one for each thread
   QuantizeOutcome outcome;
 
   bool to_one_file() const { return !checkpoint.is_folder() && options.output.string().ends_with(kSuffix); }
@@ -136,7 +136,7 @@ struct CheckpointQuantizer::Impl {
   Status write_shard(const ShardLayout& layout, std::size_t shard, bool overwrite, Progress& progress);
   Status write_small_tensors(const ShardLayout& layout, io::AtomicFile& file) const;
   Result<bool> is_whole(const ShardLayout& layout, std::size_t shard) const;
-  Status copy_file(const fs::path& from, Progress& progress);
+  Status copy_file(const fs::path& from);
   Status write_index(std::span<const ShardLayout> layouts);
   Status write_config();
   io::Json quantization() const { return quantization_config(options.scheme, plan.ignore); }
@@ -271,7 +271,7 @@ Result<ShardLayout> CheckpointQuantizer::Impl::lay_out(std::size_t shard) const 
   std::vector<io::TensorInfo> infos;
   for (const Output& output : outputs) infos.push_back(output.info);
   std::map<std::string, std::string> metadata = checkpoint.shards()[shard].metadata();
-  metadata.try_emplace("format", "pt");
+  metadata["format"] = "pt";  // readers in the Hugging Face world take no other
   if (to_one_file()) metadata["quantization_config"] = quantization().dump();
   auto layout = io::lay_out_safetensors(std::move(infos), metadata);
   if (!layout.ok())
@@ -334,18 +334,15 @@ Status CheckpointQuantizer::Impl::write_shard(const ShardLayout& layout, std::si
     begins.push_back(tiles);
     tiles += tensors.back().tiles();
   }
-  FirstFailure failure;
-  const auto run_tile = [&](std::int64_t index) {
-    if (failure.happened()) return;
-    const auto tile = static_cast<std::uint64_t>(index);
+  const auto run_tile = [&](std::size_t worker, std::uint64_t tile) -> Status {
     const auto tensor =
         static_cast<std::size_t>(std::upper_bound(begins.begin(), begins.end(), tile) - begins.begin()) - 1;
-    const auto worker = workers.take();
-    failure.report(tensors[tensor].run(tile - begins[tensor], *worker, *file), index);
-    progress.advance(tensors[tensor].bytes_of(tile - begins[tensor]));
+    const std::uint64_t of_tensor = tile - begins[tensor];
+    if (Status s = tensors[tensor].run(of_tensor, workers[worker], *file); !s.ok()) return s;
+    progress.advance(tensors[tensor].bytes_of(of_tensor));
+    return {};
   };
-  if (Status s = run_parts(stream, static_cast<std::int64_t>(tiles), run_tile); !s.ok()) return s;
-  if (!failure.status().ok()) return failure.status();
+  if (Status s = for_each_tile(stream, 0, tiles, run_tile); !s.ok()) return s;
   if (Status s = checkpoint.shards()[shard].file().check_unchanged(); !s.ok()) return s;
   if (Status s = file->commit(overwrite); !s.ok()) return s;
   ++outcome.shards_written;
@@ -436,22 +433,22 @@ Status CheckpointQuantizer::Impl::run_to_folder(Progress& progress) {
     progress.note(fmt::format("wrote {}", shown(shard_path(i))));
   }
   for (const fs::path& path : files)
-    if (Status s = copy_file(path, progress); !s.ok()) return s;
+    if (Status s = copy_file(path); !s.ok()) return s;
   if (checkpoint.index())
     if (Status s = write_index(layouts); !s.ok()) return s;
   return write_config();
 }
 
-Status CheckpointQuantizer::Impl::copy_file(const fs::path& from, Progress& /*progress*/) {
+Status CheckpointQuantizer::Impl::copy_file(const fs::path& from) {
   const auto input = io::InputFile::open(from);
   if (!input.ok()) return input.status();
   auto output = io::AtomicFile::create(options.output / from.filename(), options.resume || options.force);
   if (!output.ok()) return output.status();
-  const auto worker = workers.take();
+  std::vector<std::byte>& buffer = workers.front().weights;
   for (std::uint64_t at = 0; at < input->size(); at += tile_bytes) {
-    worker->weights.resize(std::min(tile_bytes, input->size() - at));
-    if (Status s = input->read(at, worker->weights); !s.ok()) return s;
-    if (Status s = output->write(worker->weights); !s.ok()) return s;
+    buffer.resize(std::min(tile_bytes, input->size() - at));
+    if (Status s = input->read(at, buffer); !s.ok()) return s;
+    if (Status s = output->write(buffer); !s.ok()) return s;
   }
   outcome.bytes_written += input->size();
   return output->commit(options.resume || options.force);
@@ -483,7 +480,7 @@ Result<QuantizeOutcome> CheckpointQuantizer::Impl::run(Progress& progress) {
   const auto begin = std::chrono::steady_clock::now();
   outcome = {};
   if (Status s = to_one_file() ? run_to_file(progress) : run_to_folder(progress); !s.ok()) return s;
-  for (const TileWorker& worker : workers.all()) outcome.non_finite += worker.non_finite;
+  for (const TileWorker& worker : workers) outcome.non_finite += worker.non_finite;
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return outcome;
 }

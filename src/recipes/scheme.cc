@@ -47,8 +47,9 @@ std::optional<SchemeKind> scheme_named(std::string_view text) {
 }
 
 Status check(const Scheme& scheme) {
-  if (scheme.kind == SchemeKind::w4a16 && scheme.group_size <= 0)
-    return invalid_problem("group size {} must be positive", scheme.group_size);
+  if (scheme.kind == SchemeKind::w4a16 && (scheme.group_size <= 0 || scheme.group_size % 8 != 0))
+    return invalid_problem("group size {} must be a positive multiple of 8: eight codes share a word",
+                           scheme.group_size);
   if (scheme.kind == SchemeKind::w8a8 && scheme.asymmetric)
     return unsupported("w8a8 has no asymmetric form that loaders take; w8a8-static and w4a16 have one");
   if (!scheme.scale_dtype) return {};

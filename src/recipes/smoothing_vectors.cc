@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <string>
 
 #include "core/refuse.h"
@@ -12,9 +11,8 @@
 #include "kvant/range.h"
 #include "kvant/smoothing.h"
 #include "recipes/bands.h"
-#include "recipes/first_failure.h"
 #include "recipes/stored_scale.h"
-#include "recipes/worker_pool.h"
+#include "recipes/tiles.h"
 
 namespace kvant::recipes {
 namespace {
@@ -64,7 +62,8 @@ class Maker {
         stats_(stats),
         stream_(stream),
         tile_bytes_(tile_bytes),
-        progress_(progress) {}
+        progress_(progress),
+        workers_(static_cast<std::size_t>(std::max(stream.threads(), 1))) {}
 
   Result<SmoothingVectors> make() {
     std::uint64_t bytes = 0;
@@ -118,18 +117,15 @@ class Maker {
     const ElementKind kind = *element_of(tensor.dtype), compute = scale_kind(kind);
     const auto width = static_cast<std::uint64_t>(row_bytes(kind, 1));
     const Bands bands = make_bands(tensor.shape[0], tensor.shape[1], width, 1, 1, tile_bytes_);
-    for (ColumnWorker& worker : workers_.all()) worker.begun = false;
-    FirstFailure failure;
-    const auto band = [&](std::int64_t index) {
-      if (failure.happened()) return;
-      const auto worker = workers_.take();
-      failure.report(read_band(place, tensor, bands, static_cast<std::uint64_t>(index), *worker), index);
-      progress_.advance(bands.rows_of(static_cast<std::uint64_t>(index)) * tensor.shape[1] * width);
+    for (ColumnWorker& worker : workers_) worker.begun = false;
+    const auto band = [&](std::size_t worker, std::uint64_t index) -> Status {
+      if (Status s = read_band(place, tensor, bands, index, workers_[worker]); !s.ok()) return s;
+      progress_.advance(bands.rows_of(index) * tensor.shape[1] * width);
+      return {};
     };
-    if (Status s = run_parts(stream_, static_cast<std::int64_t>(bands.bands), band); !s.ok()) return s;
-    if (!failure.status().ok()) return failure.status();
+    if (Status s = for_each_tile(stream_, 0, bands.bands, band); !s.ok()) return s;
     std::vector<double> maxima(tensor.shape[1], 0.0);
-    for (const ColumnWorker& worker : workers_.all()) {
+    for (const ColumnWorker& worker : workers_) {
       if (!worker.begun) continue;
       const std::vector<double> seen = widened(worker.magnitudes, compute);
       for (std::size_t j = 0; j < maxima.size(); ++j) maxima[j] = std::max(maxima[j], seen[j]);
@@ -191,7 +187,7 @@ class Maker {
   const Stream one_thread_ = Stream::cpu(1);
   std::uint64_t tile_bytes_;
   Progress& progress_;
-  WorkerPool<ColumnWorker> workers_;
+  std::vector<ColumnWorker> workers_;  // one for each thread
 };
 
 }  // namespace

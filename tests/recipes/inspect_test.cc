@@ -59,6 +59,14 @@ ValueStats expected_stats(const std::vector<double>& values, std::uint64_t rows,
   return stats;
 }
 
+io::Json json_of(const Inspection& inspection) {
+  std::string text;
+  write_json(inspection, [&](std::string_view piece) { text += piece; });
+  auto parsed = io::parse_json(text, "inspection");
+  must(parsed.status());
+  return std::move(parsed).value();
+}
+
 TEST(Inspect, ListsTensorsInTheOrderOfTheData) {
   ScratchFolder scratch;
   small_model(w4a16(8, true)).write(scratch / "m");
@@ -77,7 +85,7 @@ TEST(Inspect, ListsTensorsInTheOrderOfTheData) {
   std::uint64_t bytes = 0;
   for (const auto& tensor : got->tensors) bytes += tensor.info.bytes();
   EXPECT_EQ(got->bytes, bytes);
-  const io::Json json = to_json(*got);
+  const io::Json json = json_of(*got);
   EXPECT_EQ(json["bytes"], bytes);
   EXPECT_EQ(json["tensors"][0]["dtype"], "BF16");
   EXPECT_EQ(json["tensors"][0]["shape"], io::Json::array({24, 32}));
@@ -91,7 +99,7 @@ TEST(Inspect, PlainForeignAndBrokenCheckpoints) {
   CheckpointFixture model = small_model(w8a8(), false);
   model.write(scratch / "plain");
   EXPECT_EQ(inspected(scratch / "plain")->scheme, "");
-  EXPECT_FALSE(to_json(*inspected(scratch / "plain")).contains("scheme"));
+  EXPECT_FALSE(json_of(*inspected(scratch / "plain")).contains("scheme"));
   model.config["quantization_config"] = {{"quant_method", "gptq"}};
   model.write(scratch / "foreign");
   EXPECT_NE(inspected(scratch / "foreign")->scheme.find("gptq"), std::string::npos);
@@ -105,7 +113,7 @@ TEST(Inspect, PlainForeignAndBrokenCheckpoints) {
   write_safetensors(latin, {f32_tensor("x", {1}, {1})});
   const auto got = inspected(latin, true);
   ASSERT_TRUE(got.ok()) << got.status().message();
-  EXPECT_NE(to_json(*got).dump().find("caf\\\\xe9"), std::string::npos);
+  EXPECT_NE(json_of(*got).dump().find("caf\\\\xe9"), std::string::npos);
 }
 
 TEST(Inspect, StatisticsAgreeWithAPlainComputation) {
@@ -185,7 +193,7 @@ TEST(Inspect, StatisticsAgreeWithAPlainComputation) {
       }
     }
   const auto got = inspected(scratch / "m", true);
-  const io::Json json = to_json(*got);
+  const io::Json json = json_of(*got);
   for (const io::Json& tensor : json["tensors"])
     if (tensor["name"] == "F32.outliers.weight") {
       EXPECT_EQ(tensor["stats"]["outlier_channels"], io::Json::array({3, 40}));

@@ -110,9 +110,9 @@ TEST(Scheme, WhatLoadersTakeIsAccepted) {
 
 TEST(Scheme, WhatNoLoaderTakesIsRefused) {
   EXPECT_TRUE(refused(check({.kind = SchemeKind::w4a16, .group_size = 0}), StatusCode::InvalidProblem,
-                      {"group size 0 must be positive"}));
+                      {"group size 0 must be a positive multiple of 8"}));
   EXPECT_TRUE(refused(check({.kind = SchemeKind::w4a16, .group_size = -128}), StatusCode::InvalidProblem,
-                      {"group size -128 must be positive"}));
+                      {"group size -128 must be a positive multiple of 8"}));
   EXPECT_TRUE(refused(check({.kind = SchemeKind::w8a8, .asymmetric = true}), StatusCode::Unsupported,
                       {"w8a8 has no asymmetric form", "w8a8-static"}));
   for (const DType dtype : {DType::f64, DType::i8, DType::f8_e4m3, DType::boolean})
