@@ -327,6 +327,11 @@ class Decider {
             "{}: has no '{}.absmax', which w8a8-static needs; collect it or leave the layer out with "
             "--ignore",
             file, io::printable(module));
+      // Read here to be refused before anything is written.
+      if (Status s = options_.scheme.asymmetric ? stats_->min_max(module, tensor.shape[1]).status()
+                                                : stats_->absmax(module, tensor.shape[1]).status();
+          !s.ok())
+        return s;
     }
     return {};
   }

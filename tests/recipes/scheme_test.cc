@@ -102,7 +102,7 @@ TEST(Scheme, WhatLoadersTakeIsAccepted) {
   EXPECT_TRUE(check({.kind = SchemeKind::w8a8_static}).ok());
   EXPECT_TRUE(check({.kind = SchemeKind::w8a8_static, .asymmetric = true}).ok());
   EXPECT_TRUE(check({.kind = SchemeKind::w4a16}).ok());
-  EXPECT_TRUE(check({.kind = SchemeKind::w4a16, .asymmetric = true, .group_size = 1}).ok());
+  EXPECT_TRUE(check({.kind = SchemeKind::w4a16, .asymmetric = true, .group_size = 8}).ok());
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) EXPECT_TRUE(check({.scale_dtype = dtype}).ok());
   // Of no meaning there.
   EXPECT_TRUE(check({.kind = SchemeKind::w8a8, .group_size = 0}).ok());
