@@ -181,8 +181,8 @@ int dry_run(const recipes::CheckpointPlan& plan, const Options& options, const R
   return kDone;
 }
 
-void print_summary(const recipes::CheckpointPlan& plan, const recipes::QuantizeOutcome& outcome, const Options& options,
-                   const Request& request) {
+void print_summary(const recipes::CheckpointPlan& plan, const recipes::QuantizeOutcome& outcome,
+                   const Options& options) {
   const double seconds = outcome.seconds > 0 ? outcome.seconds : 1e-9;
   std::string text = fmt::format("{}: {} quantized to {}\n", io::printable(options.output),
                                  counted(count(plan, Action::quantize), "layer"), options.scheme);
@@ -198,7 +198,6 @@ void print_summary(const recipes::CheckpointPlan& plan, const recipes::QuantizeO
                         shell_word(io::printable(options.input)));
   if (!plan.warnings.empty()) text += counted(plan.warnings.size(), "warning") + " above\n";
   print(text);
-  if (request.quiet) return;
   print(fmt::format("\nnext:\n  kvant compare {0} {1}\n  kvant verify {1}\n", shell_word(io::printable(options.input)),
                     shell_word(io::printable(options.output))));
 }
@@ -220,7 +219,7 @@ int run(const Options& options, const Request& request) {
   progress.finish();
   if (!outcome.ok()) return fail(outcome.status());
   if (!options.json) {
-    print_summary(plan, *outcome, options, request);
+    if (!request.quiet) print_summary(plan, *outcome, options);
     return kDone;
   }
   io::Json document = json_of(plan, options);
