@@ -20,6 +20,7 @@
 #include "kvant/stream.h"
 #include "recipes/compare.h"
 #include "recipes/demo_model.h"
+#include "recipes/output_folder.h"
 #include "recipes/quantize_checkpoint.h"
 
 namespace kvant::cli {
@@ -46,7 +47,7 @@ bool is_demo_output(const fs::path& folder) {
   if (!fs::is_directory(fs::symlink_status(folder, error))) return false;
   if (fs::is_empty(folder, error)) return true;
   const fs::path config = folder / io::kConfigName;
-  if (!fs::exists(config, error)) return fs::is_directory(folder / "kvant", error);
+  if (!fs::exists(config, error)) return fs::is_directory(folder / recipes::kOwnFolder, error);
   const auto text = io::read_text(config, 1'000'000);
   if (!text.ok()) return false;
   const auto document = io::parse_json(*text, config.string());

@@ -167,16 +167,20 @@ io::Json json_of(const recipes::CheckpointPlan& plan, const Options& options) {
   return document;
 }
 
-int dry_run(const recipes::CheckpointPlan& plan, const Options& options, const Request& request) {
+int dry_run(const recipes::CheckpointQuantizer& quantizer, const Options& options, const Request& request) {
+  const recipes::CheckpointPlan& plan = quantizer.what();
+  const Status output = quantizer.check_output();
   if (options.json) {
     io::Json document = json_of(plan, options);
     document["dry_run"] = true;
+    document["refusal"] = output.ok() ? io::Json() : io::Json(output.message());
     print_json(document);
     return kDone;
   }
   print(table_of(plan, Terminal::of(1)));
   print("\n" + plan_totals(plan));
   for (const std::string& warning : plan.warnings) print("warning: " + warning + "\n");
+  if (!output.ok()) print(fmt::format("the run would be refused: {}\n", output.message()));
   if (!request.quiet) tell("nothing was written (--dry-run)");
   return kDone;
 }
@@ -210,7 +214,7 @@ int run(const Options& options, const Request& request) {
   auto quantizer = recipes::CheckpointQuantizer::plan(recipe_of(options));
   if (!quantizer.ok()) return fail(quantizer.status());
   const recipes::CheckpointPlan& plan = quantizer->what();
-  if (options.dry_run) return dry_run(plan, options, request);
+  if (options.dry_run) return dry_run(*quantizer, options, request);
 
   if (!request.quiet) tell_warnings(plan);
   if (request.verbose) tell(table_of(plan, Terminal::of(2)) + plan_totals(plan));
@@ -265,7 +269,7 @@ void add_quantize_command(CLI::App& app, Request& request) {
   command
       .add_option("--ignore", options->ignore,
                   "Leave a module as it is: its name, or re: and a regular expression; may be repeated (lm_head, "
-                  "embeddings, norms and routers always are)")
+                  "embeddings, norms and routers are left out by default)")
       ->option_text("PATTERN")
       ->allow_extra_args(false);
   command

@@ -139,11 +139,15 @@ Status Checkpoint::find_other_files() {
   for (fs::directory_iterator it(path_, error), end; !error && it != end; it.increment(error)) {
     std::error_code ignored;
     const std::string name = it->path().filename().string();
-    if (!known.contains(name) && !name.ends_with(kSuffix) && it->is_regular_file(ignored))
+    if (known.contains(name)) continue;
+    if (!name.ends_with(kSuffix) && it->is_regular_file(ignored))
       other_files_.push_back(it->path());
+    else
+      left_out_.push_back(name);
   }
   if (error) return invalid_problem("{}: {}", printable_path(path_), error.message());
   std::sort(other_files_.begin(), other_files_.end());
+  std::sort(left_out_.begin(), left_out_.end());
   return {};
 }
 

@@ -44,6 +44,8 @@ class Checkpoint {
   // Regular files of the folder (also through symbolic links) that are neither index, config.json nor safetensors, by
   // name: a safetensors file that the index does not name is no part of the checkpoint.
   const std::vector<std::filesystem::path>& other_files() const { return other_files_; }
+  // What else is in the folder, by name: *.safetensors that the index does not name, sub-folders.
+  const std::vector<std::string>& left_out() const { return left_out_; }
 
  private:
   Checkpoint() = default;
@@ -60,6 +62,7 @@ class Checkpoint {
   std::optional<Json> config_;
   std::optional<Json> index_;
   std::vector<std::filesystem::path> other_files_;
+  std::vector<std::string> left_out_;
 };
 
 inline constexpr std::string_view kIndexName = "model.safetensors.index.json";

@@ -15,6 +15,7 @@
 #include "kvant/elementwise.h"
 #include "kvant/stream.h"
 #include "recipes/json_values.h"
+#include "recipes/output_folder.h"
 #include "recipes/quantized_layers.h"
 #include "recipes/roles.h"
 #include "recipes/row_sums.h"
@@ -37,7 +38,7 @@ class Smoothing {
  public:
   static Result<std::optional<Smoothing>> open(const io::Checkpoint& quantized) {
     if (!quantized.is_folder()) return std::optional<Smoothing>();
-    const fs::path path = quantized.path() / "kvant" / "smoothing.safetensors";
+    const fs::path path = quantized.path() / kOwnFolder / kSmoothingName;
     std::error_code error;
     if (!fs::exists(path, error)) return std::optional<Smoothing>();
     auto file = io::SafetensorsFile::open(path);

@@ -19,29 +19,6 @@ using core::unsupported;
 
 std::string shown(const std::filesystem::path& path) { return io::printable(path.string()); }
 
-std::string text_at(const io::Json& object, std::string_view key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
-bool flag_at(const io::Json& object, std::string_view key, bool otherwise) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_boolean() ? found->get<bool>() : otherwise;
-}
-
-ModelFacts facts_of(const io::Checkpoint& checkpoint) {
-  ModelFacts facts;
-  if (!checkpoint.config()) return facts;
-  const io::Json& config = *checkpoint.config();
-  facts.model_type = text_at(config, "model_type");
-  // Models that see pictures keep the facts of their language model one level down.
-  if (const auto text = config.find("text_config"); text != config.end() && text->is_object())
-    if (std::string inner = text_at(*text, "model_type"); !inner.empty()) facts.model_type = std::move(inner);
-  facts.do_layer_norm_before = flag_at(config, "do_layer_norm_before", true);
-  facts.apply_residual_connection_post_layernorm = flag_at(config, "apply_residual_connection_post_layernorm", false);
-  return facts;
-}
-
 // Names that only quantized checkpoints have: compressed-tensors, GPTQ and AWQ, fp8 in blocks, bitsandbytes.
 constexpr std::array<std::string_view, 10> kQuantizedSuffixes = {
     ".weight_scale", ".weight_packed", ".weight_zero_point", ".qweight", ".qzeros", ".scales", ".weight_scale_inv",
@@ -61,19 +38,13 @@ Status refuse_quantized(const io::Checkpoint& checkpoint) {
         if (tensor.name.ends_with(suffix))
           return unsupported("{}: is quantized already: it has the tensor '{}'; give the original checkpoint",
                              shown(shard.file().path()), io::printable(tensor.name));
-      const bool is_integer = tensor.dtype == io::DType::i8 || tensor.dtype == io::DType::u8 ||
-                              tensor.dtype == io::DType::f8_e4m3 || tensor.dtype == io::DType::f8_e5m2;
-      if (is_integer && tensor.shape.size() == 2 && tensor.name.ends_with(".weight"))
+      if (io::bits(tensor.dtype) <= 8 && tensor.shape.size() == 2 && tensor.name.ends_with(".weight"))
         return unsupported("{}: is quantized already: '{}' is {}; give the original checkpoint",
                            shown(shard.file().path()), io::printable(tensor.name), io::name(tensor.dtype));
     }
   }
   return {};
 }
-
-// Siblings that loaders join into one matrix.
-constexpr std::array<std::array<std::string_view, 3>, 3> kFused = {
-    {{"q_proj", "k_proj", "v_proj"}, {"gate_proj", "up_proj", ""}, {"w1", "w3", ""}}};
 
 class Decider {
  public:
@@ -131,13 +102,23 @@ class Decider {
     plan.role = judgement.role;
     plan.reason = std::move(judgement.reason);
     const std::string_view module = module_of(tensor.name);
-    const std::string* included = module.empty() ? nullptr : include_.match(module);
-    const std::string* ignored = module.empty() ? nullptr : ignore_.match(module);
-    if (included != nullptr) matched_.insert(*included);
-    if (ignored != nullptr) matched_.insert(*ignored);
+    const bool possible =
+        judgement.role == Role::linear || judgement.role == Role::lm_head || judgement.role == Role::router;
+    const std::string* included = nullptr;
+    const std::string* ignored = nullptr;
+    if (!module.empty()) {
+      for (const std::string* pattern : include_.matches(module)) {
+        // An expression says "of these modules, the Linears"; a name means just that module.
+        if (!possible && pattern->starts_with("re:")) continue;
+        matched_.insert(*pattern);
+        if (included == nullptr) included = pattern;
+      }
+      for (const std::string* pattern : ignore_.matches(module)) {
+        matched_.insert(*pattern);
+        if (ignored == nullptr) ignored = pattern;
+      }
+    }
     if (included != nullptr) {
-      const bool possible =
-          judgement.role == Role::linear || judgement.role == Role::lm_head || judgement.role == Role::router;
       if (!possible)
         return invalid_problem("--include {} matches '{}', which cannot be quantized: {}", io::printable(*included),
                                io::printable(module), plan.reason);
@@ -193,19 +174,12 @@ class Decider {
     for (const TensorPlan& tensor : plan_.tensors) {
       if (tensor.action != Action::quantize) continue;
       const std::string_view module = module_of(tensor.name);
-      const std::string_view last = last_component(module);
-      for (const auto& siblings : kFused) {
-        if (std::find(siblings.begin(), siblings.end(), last) == siblings.end()) continue;
-        for (const std::string_view sibling : siblings) {
-          if (sibling.empty() || sibling == last) continue;
-          const std::string other = std::string(module.substr(0, module.size() - last.size())) + std::string(sibling);
-          const TensorPlan* found = plan_of(other, ".weight");
-          if (found == nullptr || found->action == Action::quantize) continue;
-          return invalid_problem(
-              "'{}' would be quantized and '{}' not ({}), but loaders join them into one matrix: include or ignore "
-              "both",
-              io::printable(module), io::printable(other), found->reason);
-        }
+      for (const std::string& other : fused_siblings(module)) {
+        const TensorPlan* found = plan_of(other, ".weight");
+        if (found == nullptr || found->action == Action::quantize) continue;
+        return invalid_problem(
+            "'{}' would be quantized and '{}' not ({}), but loaders join them into one matrix: include or ignore both",
+            io::printable(module), io::printable(other), found->reason);
       }
     }
     return {};
@@ -327,11 +301,6 @@ class Decider {
             "{}: has no '{}.absmax', which w8a8-static needs; collect it or leave the layer out with "
             "--ignore",
             file, io::printable(module));
-      // Read here to be refused before anything is written.
-      if (Status s = options_.scheme.asymmetric ? stats_->min_max(module, tensor.shape[1]).status()
-                                                : stats_->absmax(module, tensor.shape[1]).status();
-          !s.ok())
-        return s;
     }
     return {};
   }

@@ -7,6 +7,7 @@
 
 #include "core/refuse.h"
 #include "kvant/version.h"
+#include "recipes/json_values.h"
 
 namespace kvant::recipes {
 namespace {
@@ -45,7 +46,7 @@ Result<io::Json> fingerprint(const io::InputFile& file) {
     for (std::uint64_t i = 0; i < kSamples; ++i)
       if (Status s = add((size - kChunk) / (kSamples - 1) * i, kChunk); !s.ok()) return s;
   }
-  return io::Json{{"name", io::printable(file.path().filename().string())},
+  return io::Json{{"name", json_name(file.path().filename().string())},
                   {"bytes", size},
                   {"modified_ns", file.modified_ns()},
                   {"hash", hash.text()}};
@@ -59,18 +60,17 @@ Result<io::Json> fingerprint(const std::filesystem::path& path) {
 
 io::Json options_of(const QuantizeOptions& options) {
   const Scheme& scheme = options.scheme;
-  io::Json json = {
-      {"scheme", name(scheme.kind)},
-      {"asymmetric", scheme.asymmetric},
-      {"group_size", scheme.group_size},
-      {"scale_dtype", scheme.scale_dtype ? io::Json(io::name(*scheme.scale_dtype)) : io::Json()},
-      {"smooth", options.smooth},
-      {"alpha", options.alpha ? io::Json(*options.alpha) : io::Json()},
-      {"smooth_groups", options.smooth_groups ? io::Json(io::printable(*options.smooth_groups)) : io::Json()},
-      {"ignore", io::Json::array()},
-      {"include", io::Json::array()}};
-  for (const std::string& pattern : options.ignore) json["ignore"].push_back(io::printable(pattern));
-  for (const std::string& pattern : options.include) json["include"].push_back(io::printable(pattern));
+  io::Json json = {{"scheme", name(scheme.kind)},
+                   {"asymmetric", scheme.asymmetric},
+                   {"group_size", scheme.group_size},
+                   {"scale_dtype", scheme.scale_dtype ? io::Json(io::name(*scheme.scale_dtype)) : io::Json()},
+                   {"smooth", options.smooth},
+                   {"alpha", options.alpha ? io::Json(*options.alpha) : io::Json()},
+                   {"smooth_groups", options.smooth_groups ? json_name(*options.smooth_groups) : io::Json()},
+                   {"ignore", io::Json::array()},
+                   {"include", io::Json::array()}};
+  for (const std::string& pattern : options.ignore) json["ignore"].push_back(json_name(pattern));
+  for (const std::string& pattern : options.include) json["include"].push_back(json_name(pattern));
   return json;
 }
 
@@ -79,7 +79,7 @@ std::string shortened(const io::Json& value) { return value.dump(-1, ' ', true).
 }  // namespace
 
 Result<io::Json> make_manifest(const io::Checkpoint& checkpoint, const QuantizeOptions& options,
-                               std::span<const std::string> shard_names) {
+                               std::span<const std::string> outputs) {
   io::Json files = io::Json::array();
   const auto add = [&](const Result<io::Json>& made) -> Status {
     if (!made.ok()) return made.status();
@@ -97,13 +97,13 @@ Result<io::Json> make_manifest(const io::Checkpoint& checkpoint, const QuantizeO
   std::error_code ignored;
   if (options.smooth_groups && std::filesystem::is_regular_file(*options.smooth_groups, ignored))
     if (Status s = add(fingerprint(std::filesystem::path(*options.smooth_groups))); !s.ok()) return s;
-  io::Json outputs = io::Json::array();
-  for (const std::string& shard : shard_names) outputs.push_back(shard);
+  io::Json names = io::Json::array();
+  for (const std::string& name : outputs) names.push_back(json_name(name));
   return io::Json{{"format", "kvant-manifest-1"},
                   {"kvant", KVANT_VERSION},
                   {"options", options_of(options)},
                   {"input", files},
-                  {"outputs", outputs}};
+                  {"outputs", names}};
 }
 
 std::string manifest_difference(const io::Json& before, const io::Json& now) {

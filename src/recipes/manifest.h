@@ -14,13 +14,13 @@
 
 namespace kvant::recipes {
 
-// {"format": "kvant-manifest-1", "kvant": VERSION, "options": {…}, "input": {…}, "outputs": […]}
+// {"format": "kvant-manifest-1", "kvant": VERSION, "options": {…}, "input": […], "outputs": […]}
 //
 // Options are those that change bytes (not threads or memory). Of every input file: size, time of modification and a
-// hash, of all of a small file, and of the header and samples of a shard, which would take as long to hash as to
-// quantize. "outputs" are the names of the shards.
+// hash, of all of a file up to 64 MiB, and of samples of a larger one, which would take as long to hash as to quantize.
+// `outputs` are the names of all files that the run writes into its folder.
 Result<io::Json> make_manifest(const io::Checkpoint& checkpoint, const QuantizeOptions& options,
-                               std::span<const std::string> shard_names);
+                               std::span<const std::string> outputs);
 
 // Empty if they agree; else the first difference: "scheme was \"w8a8\" and is \"w4a16\"".
 std::string manifest_difference(const io::Json& before, const io::Json& now);

@@ -41,12 +41,51 @@ io::Json old_manifest(const fs::path& folder) {
   return parsed.ok() ? std::move(parsed).value() : io::Json();
 }
 
-std::set<std::string> shards_of(const io::Json& manifest) {
+// A name in this very folder or in our own one below it.
+bool is_own_name(const std::string& name) {
+  const fs::path path = name;
+  if (path.empty() || path.is_absolute()) return false;
+  for (const fs::path& part : path)
+    if (part == "." || part == "..") return false;
+  return !path.has_parent_path() || path.parent_path() == kOwnFolder;
+}
+
+// What an earlier run wrote, by its manifest.
+std::set<std::string> outputs_of(const io::Json& manifest) {
   std::set<std::string> names;
   if (!manifest.is_object() || !manifest.contains("outputs") || !manifest["outputs"].is_array()) return names;
-  for (const io::Json& shard : manifest["outputs"])
-    if (shard.is_string()) names.insert(shard.get<std::string>());
+  for (const io::Json& output : manifest["outputs"])
+    if (output.is_string() && is_own_name(output.get_ref<const std::string&>()))
+      names.insert(output.get<std::string>());
   return names;
+}
+
+// Everything that the run may remove or write over, config.json and the index first, the manifest last.
+std::vector<fs::path> touched(const OutputFolder::Request& request) {
+  std::set<std::string> names = outputs_of(old_manifest(request.path));
+  names.insert(request.files.begin(), request.files.end());
+  const std::string manifest = (fs::path(kOwnFolder) / kManifestName).string();
+  names.insert((fs::path(kOwnFolder) / kSmoothingName).string());
+  std::vector<std::string> ordered = {std::string(io::kConfigName), std::string(io::kIndexName)};
+  for (const std::string& name : names)
+    if (name != manifest && std::find(ordered.begin(), ordered.end(), name) == ordered.end()) ordered.push_back(name);
+  ordered.push_back(manifest);
+  std::vector<fs::path> paths;
+  for (const std::string& name : ordered)
+    for (const std::string_view suffix : {std::string_view(), kPartial})
+      paths.push_back(request.path / (name + std::string(suffix)));
+  return paths;
+}
+
+// So that what was made or removed in it survives a power cut.
+Status flush(const fs::path& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return invalid_problem("{}: {}", shown(folder), io::error_text(errno));
+  // Some file systems have no flushing of folders, and say so.
+  const bool bad = ::fsync(descriptor) != 0 && errno != EINVAL && errno != ENOTSUP;
+  const int error = errno;
+  ::close(descriptor);
+  return bad ? invalid_problem("{}: {}", shown(folder), io::error_text(error)) : Status();
 }
 
 // Names in the folder, of anything.
@@ -65,17 +104,17 @@ Status check_protected(const OutputFolder::Request& request) {
   std::set<FileIdentity> inputs;
   for (const fs::path& path : request.protected_files)
     if (const auto identity = identity_of(path)) inputs.insert(*identity);
-  for (const std::string& name : request.files) {
-    const auto there = identity_of(request.path / name);
+  for (const fs::path& path : touched(request)) {
+    const auto there = identity_of(path);
     if (there && inputs.contains(*there))
       return invalid_problem("{}: is a file of the input: the output would replace it; choose another folder",
-                             shown(request.path / name));
+                             shown(path));
   }
   return {};
 }
 
 Status check_force(const OutputFolder::Request& request, const std::vector<std::string>& names) {
-  const std::set<std::string> old = shards_of(old_manifest(request.path));
+  const std::set<std::string> old = outputs_of(old_manifest(request.path));
   for (const std::string& name : names) {
     const bool replaced =
         old.contains(name) || std::find(request.files.begin(), request.files.end(), name) != request.files.end();
@@ -86,19 +125,24 @@ Status check_force(const OutputFolder::Request& request, const std::vector<std::
   return {};
 }
 
+Status remove_file(const fs::path& path) {
+  std::error_code error;
+  fs::remove(path, error);
+  return error ? failed(path, "cannot be removed", error) : Status();
+}
+
+// Takes from a folder what makes it look whole, before anything else in it changes.
+Status open_up(const fs::path& folder) {
+  for (const std::string_view name : {io::kConfigName, io::kIndexName})
+    if (Status s = remove_file(folder / name); !s.ok()) return s;
+  return flush(folder);
+}
+
 // Removes what an earlier run left, so that at no moment the folder looks whole.
 Status clear(const OutputFolder::Request& request) {
-  std::vector<fs::path> doomed = {request.path / io::kConfigName, request.path / io::kIndexName};
-  for (const std::string& name : shards_of(old_manifest(request.path)))
-    if (name.find('/') == std::string::npos && name.ends_with(".safetensors")) doomed.push_back(request.path / name);
-  for (const std::string& name : request.files) doomed.push_back(request.path / name);
-  doomed.push_back(request.path / kOwnFolder / kSmoothingName);
-  doomed.push_back(manifest_path(request.path));
-  for (const fs::path& path : doomed) {
-    std::error_code error;
-    fs::remove(path, error);
-    if (error) return failed(path, "cannot be removed", error);
-  }
+  if (Status s = open_up(request.path); !s.ok()) return s;
+  for (const fs::path& path : touched(request))
+    if (Status s = remove_file(path); !s.ok()) return s;
   return {};
 }
 
@@ -121,6 +165,10 @@ Result<State> OutputFolder::look(const Request& request) {
   if (!fs::is_directory(status)) return invalid_problem("{}: exists and is no folder", shown(request.path));
   const auto names = names_in(request.path);
   if (!names.ok()) return names.status();
+  const fs::path own = request.path / kOwnFolder;
+  if (const auto kind = fs::symlink_status(own, error).type();
+      kind != fs::file_type::not_found && kind != fs::file_type::directory)
+    return invalid_problem("{}: must be a folder, or not there", shown(own));
   if (Status s = check_protected(request); !s.ok()) return s;
   // An own folder without a manifest is what a kill right after its making leaves.
   std::error_code ignored;
@@ -160,11 +208,17 @@ Result<OutputFolder> OutputFolder::open(const Request& request) {
   const auto state = look(request);
   if (!state.ok()) return state.status();
   folder.state_ = *state;
-  if (folder.state_ != State::fresh) return folder;
+  if (folder.state_ == State::finished) {
+    if (Status s = open_up(request.path); !s.ok()) return s;
+    folder.state_ = State::unfinished;
+  }
+  if (folder.state_ == State::unfinished) return folder;
   if (request.force)
     if (Status s = clear(request); !s.ok()) return s;
   fs::create_directory(request.path / kOwnFolder, error);
   if (error) return failed(request.path / kOwnFolder, "cannot be made", error);
+  if (Status s = flush(request.path); !s.ok()) return s;
+  if (Status s = flush(fs::absolute(request.path).lexically_normal().parent_path()); !s.ok()) return s;
   if (Status s = io::write_file(manifest_path(request.path), request.manifest.dump(2) + "\n", true); !s.ok()) return s;
   return folder;
 }

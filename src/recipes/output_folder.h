@@ -34,20 +34,20 @@ class OutputFolder {
     bool resume = false;
     bool force = false;
     io::Json manifest;
-    std::vector<std::string> files;                      // all names that the run writes into the folder
+    std::vector<std::string> files;                      // all names that the run writes, relative to the folder
     std::vector<std::filesystem::path> protected_files;  // what it reads
   };
 
   enum class State : std::uint8_t {
     fresh,       // nothing of this run is there
     unfinished,  // this very run was interrupted
-    finished,    // and this one had come to its end
+    finished,    // this very run had come to its end: it has a config.json
   };
 
   // Looks and refuses, and touches nothing.
   static Result<State> look(const Request& request);
   // look() again under the lock, then makes the folder, removes what `force` gives up (config.json and the index
-  // first), and writes the manifest.
+  // first), and writes the manifest. A finished run becomes an unfinished one: it loses its config.json.
   static Result<OutputFolder> open(const Request& request);
 
   OutputFolder(OutputFolder&& other) noexcept;

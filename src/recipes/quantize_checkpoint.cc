@@ -5,7 +5,6 @@
 #include <cstring>
 #include <map>
 #include <new>
-#include <set>
 #include <span>
 
 #include "core/refuse.h"
@@ -55,6 +54,23 @@ std::uint64_t metadata_memory(const io::Checkpoint& checkpoint) {
   std::uint64_t bytes = 0;
   for (const auto& [name, place] : checkpoint.tensors()) bytes += 1536 + 12 * name.size();
   return bytes;
+}
+
+// Two vectors of statistics at a time.
+std::uint64_t stats_memory(const CheckpointPlan& plan, const Scheme& scheme) {
+  std::uint64_t most = 0;
+  if (scheme.kind == SchemeKind::w8a8_static)
+    for (const TensorPlan& tensor : plan.tensors)
+      if (tensor.action == Action::quantize) most = std::max(most, 8 * tensor.shape[1]);
+  return most;
+}
+
+// How few weights share a scale anywhere.
+std::uint64_t least_span(const CheckpointPlan& plan, const Scheme& scheme) {
+  std::uint64_t least = 64;
+  for (const TensorPlan& tensor : plan.tensors)
+    if (tensor.action == Action::quantize) least = std::min(least, columns_of_a_scale(scheme, tensor.shape[1]));
+  return least;
 }
 
 std::uint64_t smoothing_memory(const io::Checkpoint& checkpoint, const CheckpointPlan& plan, int threads) {
@@ -124,11 +140,13 @@ struct CheckpointQuantizer::Impl {
   Status check_names() const;
   Status find_files();
   Status budget();
+  Status check_stats() const;
   std::vector<fs::path> inputs() const;
   Status check_output_is_not_input() const;
   Result<OutputFolder::Request> request() const;
 
   Result<QuantizeOutcome> run(Progress& progress);
+  Status check_output() const;
   Status run_to_file(Progress& progress);
   Status run_to_folder(Progress& progress);
   Status smooth(Progress& progress);
@@ -136,6 +154,7 @@ struct CheckpointQuantizer::Impl {
   Status write_shard(const ShardLayout& layout, std::size_t shard, bool overwrite, Progress& progress);
   Status write_small_tensors(const ShardLayout& layout, io::AtomicFile& file) const;
   Result<bool> is_whole(const ShardLayout& layout, std::size_t shard) const;
+  Result<bool> is_all_there(std::span<const std::string> names) const;
   Status copy_file(const fs::path& from);
   Status write_index(std::span<const ShardLayout> layouts);
   Status write_config();
@@ -160,7 +179,25 @@ Status CheckpointQuantizer::Impl::prepare() {
     shard_names.push_back(checkpoint.is_folder() ? checkpoint.shard_name(i) : std::string(kSingleName));
   if (Status s = check_names(); !s.ok()) return s;
   if (Status s = find_files(); !s.ok()) return s;
-  return budget();
+  if (Status s = budget(); !s.ok()) return s;
+  return check_stats();
+}
+
+// Looked at here to be refused before anything is written.
+Status CheckpointQuantizer::Impl::check_stats() const {
+  if (!stats) return {};
+  for (const TensorPlan& tensor : plan.tensors) {
+    const std::string_view module = module_of(tensor.name);
+    if (tensor.action == Action::quantize && options.scheme.kind == SchemeKind::w8a8_static)
+      if (const auto seen =
+              static_activation(*stats, module, tensor.shape[1], {}, options.scheme.asymmetric, ElementKind::f32);
+          !seen.ok())
+        return seen.status();
+    const bool is_reader = tensor.smooth_group && tensor.action != Action::fold_norm;
+    if (is_reader && stats->has_absmax(module))
+      if (const auto seen = stats->absmax(module, tensor.shape[1]); !seen.ok()) return seen.status();
+  }
+  return {};
 }
 
 Status CheckpointQuantizer::Impl::check_names() const {
@@ -180,24 +217,31 @@ Status CheckpointQuantizer::Impl::check_names() const {
 Status CheckpointQuantizer::Impl::find_files() {
   if (to_one_file()) return {};
   std::string left_out;
+  const auto leave_out = [&](const std::string& name) {
+    left_out += (left_out.empty() ? "" : ", ") + io::printable(name);
+  };
   for (const fs::path& path : checkpoint.other_files()) {
     const std::string name = path.filename().string();
-    if (is_foreign_weight(name)) {
-      left_out += (left_out.empty() ? "" : ", ") + io::printable(name);
+    if (name == kOwnFolder)
+      return invalid_problem("{}: has the name of the folder that kvant makes in its output; rename it", shown(path));
+    if (is_foreign_weight(name) || name.ends_with(".partial")) {
+      leave_out(name);
       continue;
     }
     files.push_back(path);
     plan.files_copied.push_back(name);
   }
-  if (!left_out.empty()) plan.warnings.push_back("weights in other formats are not copied: " + left_out);
+  for (const std::string& name : checkpoint.left_out()) leave_out(name);
+  if (!left_out.empty()) plan.warnings.push_back("not copied: " + left_out);
   return {};
 }
 
 Status CheckpointQuantizer::Impl::budget() {
   const auto threads = static_cast<std::uint64_t>(stream.threads());
   const std::uint64_t fixed = kProgramMemory + threads * kThreadMemory + metadata_memory(checkpoint) +
-                              smoothing_memory(checkpoint, plan, stream.threads());
-  const std::uint64_t least = fixed + threads * worker_memory(kLeastTileBytes);
+                              stats_memory(plan, options.scheme) + smoothing_memory(checkpoint, plan, stream.threads());
+  const std::uint64_t span = least_span(plan, options.scheme);
+  const std::uint64_t least = fixed + threads * worker_memory(kLeastTileBytes, span);
   if (options.max_memory < kLeastMaxMemory)
     return invalid_problem("--max-memory of {} bytes: must be at least {}M", options.max_memory, kLeastMaxMemory >> 20);
   if (options.max_memory < least)
@@ -205,8 +249,8 @@ Status CheckpointQuantizer::Impl::budget() {
                            shown(checkpoint.path()), plan.tensors.size(), threads, megabytes_up(least),
                            options.max_memory >> 20, threads > 1 ? " or take fewer --threads" : "");
   tile_bytes = kTileBytes;
-  while (fixed + threads * worker_memory(tile_bytes) > options.max_memory) tile_bytes /= 2;
-  plan.expected_memory = fixed + threads * worker_memory(tile_bytes);
+  while (fixed + threads * worker_memory(tile_bytes, span) > options.max_memory) tile_bytes /= 2;
+  plan.expected_memory = fixed + threads * worker_memory(tile_bytes, span);
   return {};
 }
 
@@ -222,27 +266,44 @@ std::vector<fs::path> CheckpointQuantizer::Impl::inputs() const {
 }
 
 Status CheckpointQuantizer::Impl::check_output_is_not_input() const {
-  const auto output = identity_of(options.output);
-  if (!output) return {};
+  if (options.output.empty()) return invalid_problem("the output has no name");
   std::vector<fs::path> all = inputs();
   all.push_back(options.input);
-  for (const fs::path& path : all)
-    if (identity_of(path) == output)
-      return invalid_problem("{}: the output is the input {}; choose another name", shown(options.output), shown(path));
-  return {};
+  // Its temporary file counts too: a run that goes on removes one that is left over.
+  fs::path partial = options.output;
+  partial += ".partial";
+  for (const fs::path& output : {options.output, partial}) {
+    const auto identity = identity_of(output);
+    if (!identity) continue;
+    for (const fs::path& path : all)
+      if (identity_of(path) == identity)
+        return invalid_problem("{}: the output {} the input {}; choose another name", shown(output),
+                               output == partial ? "would replace" : "is", shown(path));
+  }
+  if (!checkpoint.is_folder()) return {};
+  const auto input = identity_of(options.input);
+  std::error_code ignored;
+  for (fs::path above = fs::weakly_canonical(options.output, ignored).parent_path();; above = above.parent_path()) {
+    if (identity_of(above) == input)
+      return invalid_problem("{}: lies in the input {}, which is never changed; choose another folder",
+                             shown(options.output), shown(options.input));
+    if (above == above.parent_path()) return {};
+  }
 }
 
 Result<OutputFolder::Request> CheckpointQuantizer::Impl::request() const {
-  auto manifest = make_manifest(checkpoint, options, shard_names);
-  if (!manifest.ok()) return manifest.status();
   OutputFolder::Request request{.path = options.output,
                                 .resume = options.resume,
                                 .force = options.force,
-                                .manifest = std::move(manifest).value(),
+                                .manifest = {},
                                 .files = shard_names,
                                 .protected_files = inputs()};
   for (const fs::path& path : files) request.files.push_back(path.filename().string());
-  for (const std::string_view name : {io::kConfigName, io::kIndexName}) request.files.emplace_back(name);
+  if (checkpoint.index()) request.files.emplace_back(io::kIndexName);
+  request.files.emplace_back(io::kConfigName);
+  auto manifest = make_manifest(checkpoint, options, request.files);
+  if (!manifest.ok()) return manifest.status();
+  request.manifest = std::move(manifest).value();
   return request;
 }
 
@@ -363,6 +424,20 @@ Result<bool> CheckpointQuantizer::Impl::is_whole(const ShardLayout& layout, std:
   return header == layout.header;
 }
 
+// Has nothing been taken away from a run that had finished?
+Result<bool> CheckpointQuantizer::Impl::is_all_there(std::span<const std::string> names) const {
+  std::error_code error;
+  for (const std::string& name : names)
+    if (!fs::exists(options.output / name, error)) return false;
+  for (std::size_t i = 0; i < shard_names.size(); ++i) {
+    const auto layout = lay_out(i);
+    if (!layout.ok()) return layout.status();
+    auto whole = is_whole(*layout, i);
+    if (!whole.ok() || !*whole) return whole;
+  }
+  return true;
+}
+
 Status CheckpointQuantizer::Impl::smooth(Progress& progress) {
   auto made = make_smoothing_vectors(checkpoint, plan, *stats, stream, tile_bytes, progress);
   if (!made.ok()) return made.status();
@@ -370,10 +445,23 @@ Status CheckpointQuantizer::Impl::smooth(Progress& progress) {
   return {};
 }
 
-Status CheckpointQuantizer::Impl::run_to_file(Progress& progress) {
+Status CheckpointQuantizer::Impl::check_output() const {
+  if (!to_one_file()) {
+    const auto wanted = request();
+    return wanted.ok() ? OutputFolder::look(*wanted).status() : wanted.status();
+  }
   std::error_code error;
   if (fs::exists(fs::symlink_status(options.output, error)) && !options.force)
     return invalid_problem("{}: exists already; choose another name, or --force to replace it", shown(options.output));
+  fs::path partial = options.output;
+  partial += ".partial";
+  if (fs::exists(fs::symlink_status(partial, error)) && !options.force && !options.resume)
+    return invalid_problem("{}: a run is writing it or was killed; --resume or --force replaces it", shown(partial));
+  return {};
+}
+
+Status CheckpointQuantizer::Impl::run_to_file(Progress& progress) {
+  if (Status s = check_output(); !s.ok()) return s;
   const auto layout = lay_out(0);
   if (!layout.ok()) return layout.status();
   progress.begin("quantizing", plan.bytes_before);
@@ -386,8 +474,12 @@ Status CheckpointQuantizer::Impl::run_to_folder(Progress& progress) {
   auto state = OutputFolder::look(*wanted);
   if (!state.ok()) return state.status();
   if (*state == OutputFolder::State::finished) {
-    outcome.shards_kept = shard_names.size();
-    return {};
+    const auto whole = is_all_there(wanted->files);
+    if (!whole.ok()) return whole.status();
+    if (*whole) {
+      outcome.shards_kept = shard_names.size();
+      return {};
+    }
   }
   // Before the folder is made: a fold that overflows must not leave one.
   if (options.smooth && *state == OutputFolder::State::fresh)
@@ -398,7 +490,7 @@ Status CheckpointQuantizer::Impl::run_to_folder(Progress& progress) {
     const fs::path path = folder->own(kSmoothingName);
     std::error_code error;
     if (folder->state() == OutputFolder::State::unfinished && fs::exists(path, error)) {
-      auto read = read_smoothing_vectors(path, plan);
+      auto read = read_smoothing_vectors(path, checkpoint, plan);
       if (!read.ok()) return read.status();
       vectors = std::move(read).value();
     } else {
@@ -488,12 +580,19 @@ Result<QuantizeOutcome> CheckpointQuantizer::Impl::run(Progress& progress) {
 Result<CheckpointQuantizer> CheckpointQuantizer::plan(const QuantizeOptions& options) {
   auto checkpoint = io::Checkpoint::open(options.input);
   if (!checkpoint.ok()) return checkpoint.status();
+  // Names alone can take too much; the rest is counted when there is a plan.
+  if (const std::uint64_t least = kProgramMemory + metadata_memory(*checkpoint);
+      least > options.max_memory && options.max_memory >= kLeastMaxMemory)
+    return invalid_problem("{}: the names of {} tensors need {}M of memory, --max-memory allows {}M: raise it",
+                           shown(options.input), checkpoint->tensors().size(), megabytes_up(least),
+                           options.max_memory >> 20);
   auto impl = std::make_unique<Impl>(options, std::move(checkpoint).value());
   if (Status s = impl->prepare(); !s.ok()) return s;
   return CheckpointQuantizer(std::move(impl));
 }
 
 const CheckpointPlan& CheckpointQuantizer::what() const { return impl_->plan; }
+Status CheckpointQuantizer::check_output() const { return impl_->check_output(); }
 Result<QuantizeOutcome> CheckpointQuantizer::run(Progress& progress) { return impl_->run(progress); }
 
 CheckpointQuantizer::CheckpointQuantizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

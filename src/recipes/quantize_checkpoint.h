@@ -103,6 +103,8 @@ class CheckpointQuantizer {
   static Result<CheckpointQuantizer> plan(const QuantizeOptions& options);
 
   const CheckpointPlan& what() const;
+  // What run() would say to the output that is there by now.
+  Status check_output() const;
   // Refuses before anything is written: an output that exists (without `force` or `resume`), a manifest of other
   // options or another input, folding that would overflow. A failure in the middle leaves whole shards and no other
   // final names; the same call with `resume` continues.

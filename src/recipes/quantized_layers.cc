@@ -11,6 +11,7 @@
 #include "core/refuse.h"
 #include "kvant/element.h"
 #include "recipes/roles.h"
+#include "recipes/smooth_groups.h"
 #include "recipes/stored_scale.h"
 
 namespace kvant::recipes {
@@ -618,10 +619,6 @@ Status read_scales(const io::Checkpoint& checkpoint, const io::TensorPlace& plac
   return {};
 }
 
-std::string model_type_of(const io::Checkpoint& checkpoint) {
-  if (!checkpoint.config()) return {};
-  const auto it = checkpoint.config()->find("model_type");
-  return it != checkpoint.config()->end() && it->is_string() ? it->get<std::string>() : std::string();
-}
+std::string model_type_of(const io::Checkpoint& checkpoint) { return facts_of(checkpoint).model_type; }
 
 }  // namespace kvant::recipes

@@ -19,18 +19,9 @@ bool is_one_of(std::string_view text, const std::array<std::string_view, kCount>
 // GPT-2.
 constexpr std::array<std::string_view, 5> kHeads = {"lm_head", "embed_out", "output_layer", "output_projection",
                                                     "score"};
-constexpr std::array<std::string_view, 12> kEmbeddings = {"embed_tokens",
-                                                          "embed_positions",
-                                                          "embed_in",
-                                                          "wte",
-                                                          "wpe",
-                                                          "word_embeddings",
-                                                          "embeddings",
-                                                          "position_embeddings",
-                                                          "token_type_embeddings",
-                                                          "tok_embeddings",
-                                                          "shared",
-                                                          "relative_attention_bias"};
+// Beside those that end in "embedding" or "embeddings".
+constexpr std::array<std::string_view, 7> kEmbeddings = {
+    "embed_tokens", "embed_positions", "embed_in", "wte", "wpe", "shared", "relative_attention_bias"};
 // "gate" alone is a router; "gate_proj" is half of an MLP.
 constexpr std::array<std::string_view, 4> kRouters = {"gate", "router", "shared_expert_gate", "classifier"};
 constexpr std::array<std::string_view, 4> kConv1d = {"c_attn", "c_proj", "c_fc", "q_attn"};
@@ -79,6 +70,23 @@ std::string_view last_component(std::string_view module) {
   return dot == std::string_view::npos ? module : module.substr(dot + 1);
 }
 
+std::vector<std::string> fused_siblings(std::string_view module) {
+  static constexpr std::array<std::array<std::string_view, 3>, 5> kFused = {{{"q_proj", "k_proj", "v_proj"},
+                                                                             {"wq", "wk", "wv"},
+                                                                             {"query", "key", "value"},
+                                                                             {"gate_proj", "up_proj", ""},
+                                                                             {"w1", "w3", ""}}};
+  const std::string_view last = last_component(module);
+  const std::string_view parent = module.substr(0, module.size() - last.size());
+  std::vector<std::string> siblings;
+  for (const auto& fused : kFused) {
+    if (!is_one_of(last, fused)) continue;
+    for (const std::string_view sibling : fused)
+      if (!sibling.empty() && sibling != last) siblings.push_back(fmt::format("{}{}", parent, sibling));
+  }
+  return siblings;
+}
+
 Judgement judge(const io::TensorInfo& tensor, std::string_view model_type) {
   const std::string_view module = module_of(tensor.name);
   constexpr std::string_view kBias = ".bias";
@@ -97,7 +105,8 @@ Judgement judge(const io::TensorInfo& tensor, std::string_view model_type) {
     return {Role::other, fmt::format("holds {}, not floating point", io::name(tensor.dtype))};
   // Where it is not below anything, "output" is the head of InternLM2 and of Meta's own files.
   if (is_one_of(last, kHeads) || module == "output") return {Role::lm_head, "the output projection"};
-  if (is_one_of(last, kEmbeddings)) return {Role::embedding, "an embedding"};
+  if (is_one_of(last, kEmbeddings) || last.ends_with("embedding") || last.ends_with("embeddings"))
+    return {Role::embedding, "an embedding"};
   if (is_one_of(last, kRouters) && !without_last(module).empty()) return {Role::router, "a router of experts"};
   if (is_one_of(model_type, kConv1dModels) && is_one_of(last, kConv1d))
     return {Role::conv1d, "a Conv1D, stored as [in, out]"};
@@ -145,18 +154,26 @@ Result<Patterns> Patterns::parse(std::span<const std::string> patterns) {
   return parsed;
 }
 
-const std::string* Patterns::match(std::string_view module) const {
+bool Patterns::fits(std::size_t pattern, std::string_view module) const {
   // The time grows with the pattern and the name, and only an attacker writes such names.
   constexpr std::size_t kLongestName = 4096;
-  if (module.size() > kLongestName) return nullptr;
-  for (std::size_t i = 0; i < patterns_.size(); ++i) {
-    const std::optional<std::regex>& expression = (*compiled_)[i].expression;
-    const bool matches = expression ? std::regex_search(module.begin(), module.end(), *expression,
-                                                        std::regex_constants::match_continuous)
-                                    : patterns_[i] == module;
-    if (matches) return &patterns_[i];
-  }
+  if (module.size() > kLongestName) return false;
+  const std::optional<std::regex>& expression = (*compiled_)[pattern].expression;
+  if (!expression) return patterns_[pattern] == module;
+  return std::regex_search(module.begin(), module.end(), *expression, std::regex_constants::match_continuous);
+}
+
+const std::string* Patterns::match(std::string_view module) const {
+  for (std::size_t i = 0; i < patterns_.size(); ++i)
+    if (fits(i, module)) return &patterns_[i];
   return nullptr;
+}
+
+std::vector<const std::string*> Patterns::matches(std::string_view module) const {
+  std::vector<const std::string*> found;
+  for (std::size_t i = 0; i < patterns_.size(); ++i)
+    if (fits(i, module)) found.push_back(&patterns_[i]);
+  return found;
 }
 
 }  // namespace kvant::recipes

@@ -39,6 +39,10 @@ std::string_view module_of(std::string_view tensor_name);
 // "up_proj"
 std::string_view last_component(std::string_view module);
 
+// Modules of the same parent that loaders join with this one into one matrix, so that all are quantized or none:
+// "….k_proj" and "….v_proj" for "….q_proj".
+std::vector<std::string> fused_siblings(std::string_view module);
+
 // A list of patterns as --ignore takes them and as compressed-tensors writes them: an exact module name, or "re:" and a
 // regular expression that is matched from the start of the name.
 class Patterns {
@@ -48,10 +52,12 @@ class Patterns {
 
   // The first pattern that matches; null if none does. Nothing matches a name of more than 4096 bytes.
   const std::string* match(std::string_view module) const;
-  bool empty() const { return patterns_.empty(); }
+  // All that match, in their order.
+  std::vector<const std::string*> matches(std::string_view module) const;
 
  private:
   struct Pattern;
+  bool fits(std::size_t pattern, std::string_view module) const;
   std::vector<std::string> patterns_;
   std::shared_ptr<const std::vector<Pattern>> compiled_;
 };

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "io/checkpoint.h"
 #include "kvant/status.h"
 
 namespace kvant::recipes {
@@ -41,6 +42,10 @@ struct ModelFacts {
   bool do_layer_norm_before = true;                       // OPT: false for the post-norm ones
   bool apply_residual_connection_post_layernorm = false;  // BLOOM
 };
+
+// From config.json; all empty where there is none. Models that see pictures keep the facts of their language model in
+// "text_config".
+ModelFacts facts_of(const io::Checkpoint& checkpoint);
 
 // `modules` are the names of all modules that have a weight.
 //

@@ -223,7 +223,8 @@ Status write_smoothing_vectors(const std::filesystem::path& path, const Checkpoi
   return file->commit(true);
 }
 
-Result<SmoothingVectors> read_smoothing_vectors(const std::filesystem::path& path, const CheckpointPlan& plan) {
+Result<SmoothingVectors> read_smoothing_vectors(const std::filesystem::path& path, const io::Checkpoint& checkpoint,
+                                                const CheckpointPlan& plan) {
   const auto file = io::SafetensorsFile::open(path);
   if (!file.ok()) return file.status();
   const auto bad = [&](std::string_view what) {
@@ -232,8 +233,9 @@ Result<SmoothingVectors> read_smoothing_vectors(const std::filesystem::path& pat
   SmoothingVectors vectors;
   for (const SmoothedGroup& group : plan.smoothed) {
     const io::TensorInfo* tensor = file->find(group.norm);
-    if (tensor == nullptr || tensor->dtype != io::DType::f32 || tensor->shape.size() != 1)
-      return bad(fmt::format("has no vector '{}'", io::printable(group.norm)));
+    if (tensor == nullptr || tensor->dtype != io::DType::f32 ||
+        tensor->shape != checkpoint.find(group.norm + ".weight")->shape)
+      return bad(fmt::format("has no vector of the right length for '{}'", io::printable(group.norm)));
     std::vector<float> s(tensor->shape[0]);
     if (Status read = file->read(*tensor, 0, std::as_writable_bytes(std::span(s))); !read.ok()) return read;
     for (const float value : s)

@@ -33,7 +33,8 @@ Status fold_norm(std::span<const float> s, io::DType dtype, std::span<std::byte>
 // A safetensors file: for each smoothed norm a tensor of its name, F32; the metadata leads from linears to norms.
 Status write_smoothing_vectors(const std::filesystem::path& path, const CheckpointPlan& plan,
                                const SmoothingVectors& vectors);
-// Refuses a file that is not of this plan.
-Result<SmoothingVectors> read_smoothing_vectors(const std::filesystem::path& path, const CheckpointPlan& plan);
+// Refuses a file that is not of this plan and checkpoint.
+Result<SmoothingVectors> read_smoothing_vectors(const std::filesystem::path& path, const io::Checkpoint& checkpoint,
+                                                const CheckpointPlan& plan);
 
 }  // namespace kvant::recipes

@@ -17,15 +17,6 @@ std::optional<ElementKind> element_of(io::DType dtype) {
   }
 }
 
-io::DType dtype_of(ElementKind kind) {
-  switch (kind) {
-    case ElementKind::f64: return io::DType::f64;
-    case ElementKind::f16: return io::DType::f16;
-    case ElementKind::bf16: return io::DType::bf16;
-    default: return io::DType::f32;
-  }
-}
-
 float stored(double value, ElementKind scale) {
   constexpr float kGreatest = std::numeric_limits<float>::max();
   const auto single = static_cast<float>(std::min(value, static_cast<double>(kGreatest)));

@@ -15,8 +15,6 @@ namespace kvant::recipes {
 
 // The element kind of a dtype that weights come in: f32, f64, f16, bf16. Nothing for others.
 std::optional<ElementKind> element_of(io::DType dtype);
-// And back, of these four.
-io::DType dtype_of(ElementKind kind);
 
 // `value` is finite and not negative; `scale` is f32, f16 or bf16.
 float stored(double value, ElementKind scale);

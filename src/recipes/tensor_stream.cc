@@ -15,9 +15,9 @@ bool is_matrix(Action action) { return action == Action::quantize || action == A
 
 }  // namespace
 
-std::uint64_t worker_memory(std::uint64_t tile_bytes) {
-  // Weights, codes (half as large at most), and what goes with a scale for every 8 weights of two bytes.
-  return tile_bytes + tile_bytes / 2 + WeightTile::memory(tile_bytes / 16);
+std::uint64_t worker_memory(std::uint64_t tile_bytes, std::uint64_t span) {
+  // Weights, codes (half as large at most), and what goes with a scale; weights have two bytes at least.
+  return tile_bytes + tile_bytes / 2 + WeightTile::memory(tile_bytes / 2 / span);
 }
 
 TensorStream::TensorStream(const io::Checkpoint& checkpoint, const TensorPlan& plan, const Scheme& scheme,

@@ -26,8 +26,8 @@ struct TileWorker {
   std::uint64_t non_finite = 0;
 };
 
-// Bytes that a worker takes for tiles of `tile_bytes` of weights.
-std::uint64_t worker_memory(std::uint64_t tile_bytes);
+// Bytes that a worker takes for tiles of `tile_bytes` of weights, of which `span` at least share a scale.
+std::uint64_t worker_memory(std::uint64_t tile_bytes, std::uint64_t span);
 
 class TensorStream {
  public:

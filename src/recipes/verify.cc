@@ -14,6 +14,7 @@
 #include "core/refuse.h"
 #include "io/checkpoint.h"
 #include "kvant/stream.h"
+#include "recipes/output_folder.h"
 #include "recipes/quantized_layers.h"
 #include "recipes/roles.h"
 #include "recipes/tiles.h"
@@ -31,14 +32,6 @@ constexpr std::string_view kLinearClass = "Linear";
 // Beyond it nobody reads on, and a damaged checkpoint can have a million.
 constexpr std::size_t kMostProblems = 1000;
 constexpr std::uint64_t kScalesAtOnce = std::uint64_t{1} << 16;
-
-// What one kernel computes in loaders: modules of one parent that are quantized together or not at all.
-constexpr std::array<std::string_view, 3> kQkv = {"q_proj", "k_proj", "v_proj"};
-constexpr std::array<std::string_view, 3> kQkvShort = {"wq", "wk", "wv"};
-constexpr std::array<std::string_view, 3> kQkvLong = {"query", "key", "value"};
-constexpr std::array<std::string_view, 2> kGateUp = {"gate_proj", "up_proj"};
-constexpr std::array<std::string_view, 2> kExperts = {"w1", "w3"};
-constexpr std::array<std::span<const std::string_view>, 5> kFused = {kQkv, kQkvShort, kQkvLong, kGateUp, kExperts};
 
 std::string shown(const fs::path& path) { return printable(path.string()); }
 
@@ -70,8 +63,8 @@ void check_leftovers(const fs::path& path, std::vector<std::string>& problems) {
     return;
   }
   find_partials(path, problems);
-  find_partials(path / "kvant", problems);
-  if (is_there(path / "kvant" / "manifest.json") && !is_there(path / io::kConfigName))
+  find_partials(path / kOwnFolder, problems);
+  if (is_there(path / kOwnFolder / kManifestName) && !is_there(path / io::kConfigName))
     problems.push_back(fmt::format("{}: has kvant/manifest.json and no config.json: quantizing did not finish; {}",
                                    shown(path), kResume));
 }
@@ -176,21 +169,14 @@ void check_lists(const QuantizationConfigText& text, const QuantizationConfig& c
 }
 
 void check_fused(const Modules& modules, std::vector<std::string>& problems) {
-  std::set<std::pair<std::string, std::size_t>> done;
-  for (const std::string& module : modules.quantized) {
-    const std::string_view last = last_component(module);
-    const std::string parent = module.substr(0, module.size() - last.size());
-    for (std::size_t f = 0; f < kFused.size(); ++f) {
-      if (std::find(kFused[f].begin(), kFused[f].end(), last) == kFused[f].end()) continue;
-      if (!done.emplace(parent, f).second) continue;
-      for (const std::string_view sibling : kFused[f])
-        if (const auto plain = modules.plain.find(parent + std::string(sibling)); plain != modules.plain.end())
-          problems.push_back(fmt::format(
-              "{}: '{}' is not quantized and '{}' is, but loaders make one layer of {}, under "
-              "one scheme; quantize all of them or none",
-              printable(plain->second), printable(plain->first), printable(module), fmt::join(kFused[f], ", ")));
-    }
-  }
+  std::set<std::string> done;
+  for (const std::string& module : modules.quantized)
+    for (const std::string& sibling : fused_siblings(module))
+      if (const auto plain = modules.plain.find(sibling); plain != modules.plain.end() && done.insert(sibling).second)
+        problems.push_back(
+            fmt::format("{}: '{}' is not quantized and '{}' is, but loaders make one layer of them, under one scheme; "
+                        "quantize both or neither",
+                        printable(plain->second), printable(sibling), printable(module)));
 }
 
 // The first scale of a tensor that is not finite and positive.
