@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Rewrites the tables of figures in README.md from bench.json and, where it is, bench_ort.json, so that no number there
-is typed by hand.
+"""Rewrites the figures in README.md from bench.json, bench_ort.json and bench_tool.json, each where it is, and from the
+tool's demo, so that no number there is typed by hand.
 
 usage: python3 bench/readme_table.py   (after ./dev bench or ./dev bench --ort)
 """
@@ -8,9 +8,9 @@ import json
 import pathlib
 import platform
 import re
+import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 
 
 def processor():
@@ -101,8 +101,8 @@ def linear(rows):
     return lines
 
 
-def main():
-    rows = json.loads((ROOT / "bench.json").read_text())
+def operators(rows):
+    """The tables of all operators."""
     cases = {}
     for row in rows:
         if row["op"] == "dynamic_range" or "macs" in row or row["numerics"] != "exact" or "limit_share" not in row:
@@ -142,11 +142,46 @@ def main():
         what = "in L2, 64 Ki elements" if row["shape"] == [65536] else "one call on 64 elements"
         lines.append(f"- {row['op']} {row['in']} → {row['out']} {row['numerics']}, {what}: {row['seconds'] * 1e9:.0f} ns{share}")
     lines += linear([row for row in rows if "macs" in row])
+    return lines
+
+
+def tool():
+    """The line about `kvant quantize` beside `cp`."""
+    figures = json.loads((ROOT / "bench_tool.json").read_text())
+    gigabytes = figures["bytes"] / 1e9
+    return [f"{gigabytes:.1f} GB of bf16 in a memory file system to w8a8 on {figures['threads']} threads: "
+            f"{figures['quantize_seconds']:.2f} s, {gigabytes / figures['quantize_seconds']:.1f} GB/s,",
+            f"{figures['ratio_to_cp']:.1f} times as fast as `cp` of the same file in the same run ({figures['cp_seconds']:.2f} s); "
+            f"peak memory {figures['peak_bytes'] / 1e6:.0f} MB (`./dev bench`, on the",
+            "machine named below)."]
+
+
+def demo():
+    """What the tool's demo prints, without the layers in the middle and the machine's times."""
+    ran = subprocess.run([ROOT / "build/release/kvant", "demo", "--output", "build/demo", "-q"], cwd=ROOT, check=True,
+                         capture_output=True, text=True)
+    table = ran.stdout.split("\n\n")[0].splitlines()
+    first = [line for line in table if ".layers.0." in line]
+    return ["```", table[0]] + first + ["…", table[-1], "```"]
+
+
+def main():
     readme = ROOT / "README.md"
     text = readme.read_text()
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    readme.write_text(before + BEGIN + "\n" + "\n".join(lines) + "\n" + END + after)
+
+    def fill(block, lines):
+        nonlocal text
+        begin, end = f"<!-- {block}: begin -->", f"<!-- {block}: end -->"
+        before, rest = text.split(begin)
+        text = before + begin + "\n" + "\n".join(lines) + "\n" + end + rest.split(end)[1]
+
+    if (ROOT / "bench.json").exists():
+        fill("bench", operators(json.loads((ROOT / "bench.json").read_text())))
+    if (ROOT / "bench_tool.json").exists():
+        fill("tool", tool())
+    if (ROOT / "build/release/kvant").exists():
+        fill("demo", demo())
+    readme.write_text(text)
 
 
 if __name__ == "__main__":
