@@ -160,8 +160,7 @@ Result<AtomicFile> AtomicFile::create(const fs::path& final_path, bool replace_p
     return invalid_problem("{}: the folder {}: {}", printable_path(final_path), printable_path(folder),
                            error_text(errno));
 
-  fs::path partial = final_path;
-  partial += ".partial";
+  fs::path partial = partial_of(final_path);
   if (replace_partial)
     if (Status status = remove_partial(partial); !status.ok()) return status;
 

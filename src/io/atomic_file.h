@@ -12,6 +12,10 @@
 
 namespace kvant::io {
 
+// What the name of a temporary file ends in.
+inline constexpr std::string_view kPartialSuffix = ".partial";
+inline std::filesystem::path partial_of(std::filesystem::path final_path) { return final_path += kPartialSuffix; }
+
 class AtomicFile {
  public:
   // The temporary file is "<name>.partial" beside the final one, made new (O_EXCL; a symbolic link is not followed).

@@ -14,7 +14,6 @@ namespace fs = std::filesystem;
 using core::invalid_problem;
 
 constexpr std::uint64_t kMaxJsonBytes = 100'000'000;
-constexpr std::string_view kSingleName = "model.safetensors";
 constexpr std::string_view kSuffix = ".safetensors";
 
 // A name of a file in this very folder.

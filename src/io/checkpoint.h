@@ -67,6 +67,8 @@ class Checkpoint {
 
 inline constexpr std::string_view kIndexName = "model.safetensors.index.json";
 inline constexpr std::string_view kConfigName = "config.json";
+// Of a folder without an index.
+inline constexpr std::string_view kSingleName = "model.safetensors";
 
 // The text of a small file. Refuses more than `most` bytes.
 Result<std::string> read_text(const std::filesystem::path& path, std::uint64_t most);

@@ -23,9 +23,6 @@ inline constexpr auto kMaxOffset = static_cast<std::uint64_t>(std::numeric_limit
 // A call moves at most this much; Linux itself stops a little below 2 GiB.
 inline constexpr std::size_t kMaxChunk = std::size_t{1} << 30;
 
-// Not an overload: a std::string would fit both.
-inline std::string printable_path(const std::filesystem::path& path) { return printable(path.native()); }
-
 // "no such file or directory" for ENOENT.
 inline std::string error_text(int error) {
   std::string text = std::generic_category().message(error);

@@ -12,7 +12,6 @@
 #include "core/refuse.h"
 #include "cpu/float_environment.h"
 #include "io/checkpoint.h"
-#include "kvant/elementwise.h"
 #include "kvant/stream.h"
 #include "recipes/json_values.h"
 #include "recipes/output_folder.h"
@@ -21,6 +20,7 @@
 #include "recipes/row_sums.h"
 #include "recipes/stored_scale.h"
 #include "recipes/tiles.h"
+#include "recipes/weight_tile.h"
 
 namespace kvant::recipes {
 namespace {
@@ -81,7 +81,7 @@ struct Bench {
   std::vector<float> wide;
   LayerRows rows;
   std::vector<float> s;
-  std::vector<double> s64;
+  WeightTile tile{Stream::cpu(1)};
   std::optional<std::pair<std::uint64_t, std::uint64_t>> s_columns;
 };
 
@@ -167,33 +167,16 @@ class LayerComparison {
     return {};
   }
 
-  // As the quantizer did: multiplied in f32 (f64 for f64), rounded once to the weight's type.
+  // As the quantizer did.
   Status smooth(const Tile& tile, Bench& bench) const {
     const std::pair columns(tile.column, tile.columns);
     if (bench.s_columns != columns) {
       bench.s_columns.reset();
       bench.s.resize(static_cast<std::size_t>(tile.columns));
       if (Status s = smoothing_->read(*s_, tile.column, bench.s); !s.ok()) return s;
-      if (kind_ == ElementKind::f64) bench.s64.assign(bench.s.begin(), bench.s.end());
       bench.s_columns = columns;
     }
-    const Stream here = Stream::cpu(1);
-    const Shape shape = {static_cast<std::int64_t>(tile.rows), static_cast<std::int64_t>(tile.columns)};
-    const auto plan = ElementwisePlan::select(here, {.op = QuantizeKind::dequantize_backward,
-                                                     .shape = shape,
-                                                     .granularity = PerChannel{1},
-                                                     .input = ElementKind::s8,
-                                                     .output = kind_});
-    if (!plan.ok()) return plan.status();
-    const bool f64 = kind_ == ElementKind::f64;
-    ElementwiseArgs args;
-    args.grad_output = {bench.weights.data(), kind_, shape, 0};
-    args.output = {bench.weights.data(), kind_, shape, 0};
-    args.scale = AnyParameter(AnyRef{f64 ? static_cast<const void*>(bench.s64.data()) : bench.s.data(),
-                                     f64 ? ElementKind::f64 : ElementKind::f32,
-                                     {shape[1]},
-                                     0});
-    return plan->run(here, {}, args);
+    return bench.tile.smooth(bench.weights, kind_, bench.s);
   }
 
   Status check_scales(const Tile& tile, const LayerRows& rows) const {

@@ -17,8 +17,6 @@ namespace {
 using core::invalid_problem;
 using core::unsupported;
 
-std::string shown(const std::filesystem::path& path) { return io::printable(path.string()); }
-
 // Names that only quantized checkpoints have: compressed-tensors, GPTQ and AWQ, fp8 in blocks, bitsandbytes.
 constexpr std::array<std::string_view, 10> kQuantizedSuffixes = {
     ".weight_scale", ".weight_packed", ".weight_zero_point", ".qweight", ".qzeros", ".scales", ".weight_scale_inv",
@@ -28,19 +26,19 @@ Status refuse_quantized(const io::Checkpoint& checkpoint) {
   for (const std::string_view key : {"quantization_config", "compression_config"})
     if (checkpoint.config() && checkpoint.config()->contains(key) && !(*checkpoint.config())[key].is_null())
       return unsupported("{}: is quantized already: its config.json has \"{}\"; give the original checkpoint",
-                         shown(checkpoint.path()), key);
+                         io::printable_path(checkpoint.path()), key);
   for (const io::SafetensorsFile& shard : checkpoint.shards()) {
     if (shard.metadata().contains("quantization_config"))
       return unsupported("{}: is quantized already: its metadata has \"quantization_config\"; give the original",
-                         shown(shard.file().path()));
+                         io::printable_path(shard.file().path()));
     for (const io::TensorInfo& tensor : shard.tensors()) {
       for (const std::string_view suffix : kQuantizedSuffixes)
         if (tensor.name.ends_with(suffix))
           return unsupported("{}: is quantized already: it has the tensor '{}'; give the original checkpoint",
-                             shown(shard.file().path()), io::printable(tensor.name));
+                             io::printable_path(shard.file().path()), io::printable(tensor.name));
       if (io::bits(tensor.dtype) <= 8 && tensor.shape.size() == 2 && tensor.name.ends_with(".weight"))
         return unsupported("{}: is quantized already: '{}' is {}; give the original checkpoint",
-                           shown(shard.file().path()), io::printable(tensor.name), io::name(tensor.dtype));
+                           io::printable_path(shard.file().path()), io::printable(tensor.name), io::name(tensor.dtype));
     }
   }
   return {};
@@ -93,7 +91,7 @@ class Decider {
     if (std::none_of(plan_.tensors.begin(), plan_.tensors.end(),
                      [](const TensorPlan& t) { return t.action == Action::quantize; }))
       return invalid_problem("{}: has no weight of a Linear to quantize among its {} tensors",
-                             shown(checkpoint_.path()), plan_.tensors.size());
+                             io::printable_path(checkpoint_.path()), plan_.tensors.size());
     return {};
   }
 
@@ -133,7 +131,7 @@ class Decider {
       return unsupported(
           "{}: '{}' is a Conv1D of model_type {}, stored as [in, out]: kvant quantizes [out, in] and does not guess; "
           "export the model with Linear layers",
-          shown(checkpoint_.path()), io::printable(tensor.name), io::printable(facts_.model_type));
+          io::printable_path(checkpoint_.path()), io::printable(tensor.name), io::printable(facts_.model_type));
     if (judgement.role == Role::linear) return want_quantized(tensor, plan);
     if (judgement.role == Role::lm_head || judgement.role == Role::router || judgement.role == Role::embedding)
       plan.reason += ": ignored by default";
@@ -166,7 +164,8 @@ class Decider {
           return invalid_problem(
               "{} {} matches no module of {}; 'kvant inspect' lists them (a module is a tensor's name "
               "without .weight)",
-              list == &options_.ignore ? "--ignore" : "--include", io::printable(pattern), shown(checkpoint_.path()));
+              list == &options_.ignore ? "--ignore" : "--include", io::printable(pattern),
+              io::printable_path(checkpoint_.path()));
     return {};
   }
 
@@ -201,14 +200,14 @@ class Decider {
     auto found = groups();
     if (!found.ok()) return found.status();
     if (!found->refusal.empty())
-      return unsupported("{}: smoothing cannot be folded into this model: {}", shown(checkpoint_.path()),
+      return unsupported("{}: smoothing cannot be folded into this model: {}", io::printable_path(checkpoint_.path()),
                          found->refusal);
     if (!found->warning.empty()) plan_.warnings.push_back(found->warning);
     for (const auto& [norm, reason] : found->left_alone) leave_alone(norm, reason);
     plan_.alpha = options_.alpha.value_or(found->default_alpha);
     for (const SmoothGroup& group : found->groups) plan_group(group, options_.smooth_groups.has_value());
     if (plan_.smoothed.empty())
-      return invalid_problem("{}: nothing can be smoothed: {}", shown(checkpoint_.path()),
+      return invalid_problem("{}: nothing can be smoothed: {}", io::printable_path(checkpoint_.path()),
                              plan_.warnings.empty() ? "no norm was found" : plan_.warnings.back());
     return {};
   }
@@ -289,7 +288,7 @@ class Decider {
 
   Status check_static() {
     if (options_.scheme.kind != SchemeKind::w8a8_static) return {};
-    const std::string file = shown(stats_->file().file().path());
+    const std::string file = io::printable_path(stats_->file().file().path());
     for (const TensorPlan& tensor : plan_.tensors) {
       if (tensor.action != Action::quantize) continue;
       const std::string_view module = module_of(tensor.name);

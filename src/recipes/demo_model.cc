@@ -268,8 +268,8 @@ Status check_folder(const fs::path& folder, const std::set<std::string>& names) 
   for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
     const fs::path path = entries->path();
     std::string name = path.filename().string();
-    const bool partial = name.ends_with(".partial");
-    if (partial) name.resize(name.size() - std::string_view(".partial").size());
+    const bool partial = name.ends_with(io::kPartialSuffix);
+    if (partial) name.resize(name.size() - io::kPartialSuffix.size());
     std::error_code ignored;
     if (!names.contains(name) || !fs::is_regular_file(fs::symlink_status(path, ignored))) return refuse_foreign(path);
     if (partial) continue;
@@ -324,9 +324,7 @@ Result<Document> safetensors_document(const fs::path& path, std::vector<io::Tens
 // Whether the file is there already, whole and with these very bytes.
 bool is_written(const Document& document) {
   std::error_code error;
-  fs::path partial = document.path;
-  partial += ".partial";
-  if (fs::exists(fs::symlink_status(partial, error))) return false;
+  if (fs::exists(fs::symlink_status(io::partial_of(document.path), error))) return false;
   const auto text = io::read_text(document.path, document.text.size());
   return text.ok() && *text == document.text;
 }

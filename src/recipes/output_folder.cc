@@ -23,12 +23,9 @@ using core::invalid_problem;
 using State = OutputFolder::State;
 
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;
-constexpr std::string_view kPartial = ".partial";
-
-std::string shown(const fs::path& path) { return io::printable(path.string()); }
 
 Status failed(const fs::path& path, std::string_view what, const std::error_code& error) {
-  return invalid_problem("{}: {}: {}", shown(path), what, io::error_text(error.value()));
+  return invalid_problem("{}: {}: {}", io::printable_path(path), what, io::error_text(error.value()));
 }
 
 fs::path manifest_path(const fs::path& folder) { return folder / kOwnFolder / kManifestName; }
@@ -72,7 +69,7 @@ std::vector<fs::path> touched(const OutputFolder::Request& request) {
   ordered.push_back(manifest);
   std::vector<fs::path> paths;
   for (const std::string& name : ordered)
-    for (const std::string_view suffix : {std::string_view(), kPartial})
+    for (const std::string_view suffix : {std::string_view(), io::kPartialSuffix})
       paths.push_back(request.path / (name + std::string(suffix)));
   return paths;
 }
@@ -80,12 +77,12 @@ std::vector<fs::path> touched(const OutputFolder::Request& request) {
 // So that what was made or removed in it survives a power cut.
 Status flush(const fs::path& folder) {
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return invalid_problem("{}: {}", shown(folder), io::error_text(errno));
+  if (descriptor < 0) return invalid_problem("{}: {}", io::printable_path(folder), io::error_text(errno));
   // Some file systems have no flushing of folders, and say so.
   const bool bad = ::fsync(descriptor) != 0 && errno != EINVAL && errno != ENOTSUP;
   const int error = errno;
   ::close(descriptor);
-  return bad ? invalid_problem("{}: {}", shown(folder), io::error_text(error)) : Status();
+  return bad ? invalid_problem("{}: {}", io::printable_path(folder), io::error_text(error)) : Status();
 }
 
 // Names in the folder, of anything.
@@ -108,7 +105,7 @@ Status check_protected(const OutputFolder::Request& request) {
     const auto there = identity_of(path);
     if (there && inputs.contains(*there))
       return invalid_problem("{}: is a file of the input: the output would replace it; choose another folder",
-                             shown(path));
+                             io::printable_path(path));
   }
   return {};
 }
@@ -120,7 +117,7 @@ Status check_force(const OutputFolder::Request& request, const std::vector<std::
         old.contains(name) || std::find(request.files.begin(), request.files.end(), name) != request.files.end();
     if (name.ends_with(".safetensors") && !replaced)
       return invalid_problem("{}: would stay beside the new checkpoint, and loaders would read it; remove it first",
-                             shown(request.path / name));
+                             io::printable_path(request.path / name));
   }
   return {};
 }
@@ -159,16 +156,17 @@ Result<State> OutputFolder::look(const Request& request) {
   const fs::file_status status = fs::status(request.path, error);
   if (!fs::exists(status)) {
     if (fs::is_symlink(fs::symlink_status(request.path, error)))
-      return invalid_problem("{}: is a symbolic link that leads nowhere", shown(request.path));
+      return invalid_problem("{}: is a symbolic link that leads nowhere", io::printable_path(request.path));
     return State::fresh;
   }
-  if (!fs::is_directory(status)) return invalid_problem("{}: exists and is no folder", shown(request.path));
+  if (!fs::is_directory(status))
+    return invalid_problem("{}: exists and is no folder", io::printable_path(request.path));
   const auto names = names_in(request.path);
   if (!names.ok()) return names.status();
   const fs::path own = request.path / kOwnFolder;
   if (const auto kind = fs::symlink_status(own, error).type();
       kind != fs::file_type::not_found && kind != fs::file_type::directory)
-    return invalid_problem("{}: must be a folder, or not there", shown(own));
+    return invalid_problem("{}: must be a folder, or not there", io::printable_path(own));
   if (Status s = check_protected(request); !s.ok()) return s;
   // An own folder without a manifest is what a kill right after its making leaves.
   std::error_code ignored;
@@ -182,16 +180,16 @@ Result<State> OutputFolder::look(const Request& request) {
   const io::Json before = old_manifest(request.path);
   const bool whole = fs::exists(request.path / io::kConfigName, ignored);
   if (!request.resume)
-    return invalid_problem("{}: {}", shown(request.path),
+    return invalid_problem("{}: {}", io::printable_path(request.path),
                            before.is_null() ? "exists and is not empty; choose another folder, or --force to replace it"
                            : whole ? "holds a finished run already; choose another folder, or --force to replace it"
                                    : "holds an unfinished run; continue it with --resume, or start over with --force");
   if (before.is_null())
     return invalid_problem("{}: there is nothing to resume: it has no {}/{}; choose another folder or --force",
-                           shown(request.path), kOwnFolder, kManifestName);
+                           io::printable_path(request.path), kOwnFolder, kManifestName);
   if (const std::string difference = manifest_difference(before, request.manifest); !difference.empty())
     return invalid_problem("{}: cannot be resumed: {}; give the same input and options, or start over with --force",
-                           shown(request.path), difference);
+                           io::printable_path(request.path), difference);
   return whole ? State::finished : State::unfinished;
 }
 
@@ -200,11 +198,11 @@ Result<OutputFolder> OutputFolder::open(const Request& request) {
   fs::create_directories(request.path, error);
   if (error) return failed(request.path, "cannot be made", error);
   const int lock = ::open(request.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (lock < 0) return invalid_problem("{}: {}", shown(request.path), io::error_text(errno));
+  if (lock < 0) return invalid_problem("{}: {}", io::printable_path(request.path), io::error_text(errno));
   OutputFolder folder(request.path, lock);
   // The lock dies with the process. Where the file system has none, two runs still meet at the temporary files.
   if (::flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-    return invalid_problem("{}: another kvant is writing into it", shown(request.path));
+    return invalid_problem("{}: another kvant is writing into it", io::printable_path(request.path));
   const auto state = look(request);
   if (!state.ok()) return state.status();
   folder.state_ = *state;

@@ -28,7 +28,6 @@ namespace {
 namespace fs = std::filesystem;
 using core::invalid_problem;
 
-constexpr std::string_view kSingleName = "model.safetensors";
 constexpr std::string_view kSuffix = ".safetensors";
 
 // The program with its libraries: 7 MiB were measured with one thread, and 13 with eight, tiles included.
@@ -38,8 +37,6 @@ constexpr std::uint64_t kThreadMemory = std::uint64_t{256} << 10;
 // system cost nothing beside it.
 constexpr std::uint64_t kTileBytes = std::uint64_t{512} << 10;
 constexpr std::uint64_t kLeastTileBytes = std::uint64_t{64} << 10;
-
-std::string shown(const fs::path& path) { return io::printable(path.string()); }
 
 // Weights in other formats, and their indices: a loader that finds them beside the quantized ones could take them.
 bool is_foreign_weight(const std::string& name) {
@@ -176,7 +173,7 @@ Status CheckpointQuantizer::Impl::prepare() {
   if (!decided.ok()) return decided.status();
   plan = std::move(decided).value();
   for (std::size_t i = 0; i < checkpoint.shards().size(); ++i)
-    shard_names.push_back(checkpoint.is_folder() ? checkpoint.shard_name(i) : std::string(kSingleName));
+    shard_names.push_back(checkpoint.is_folder() ? checkpoint.shard_name(i) : std::string(io::kSingleName));
   if (Status s = check_names(); !s.ok()) return s;
   if (Status s = find_files(); !s.ok()) return s;
   if (Status s = budget(); !s.ok()) return s;
@@ -203,10 +200,10 @@ Status CheckpointQuantizer::Impl::check_stats() const {
 Status CheckpointQuantizer::Impl::check_names() const {
   if (checkpoint.is_folder() && options.output.string().ends_with(kSuffix))
     return invalid_problem("{}: names a file, but the input is a folder: the output will be a folder too",
-                           shown(options.output));
+                           io::printable_path(options.output));
   if (to_one_file() && options.smooth)
     return invalid_problem("{}: smoothing keeps its vectors beside the checkpoint: give a folder as the output",
-                           shown(options.output));
+                           io::printable_path(options.output));
   for (std::size_t i = 0; i < checkpoint.shards().size(); ++i) {
     const auto layout = lay_out(i);
     if (!layout.ok()) return layout.status();
@@ -223,8 +220,9 @@ Status CheckpointQuantizer::Impl::find_files() {
   for (const fs::path& path : checkpoint.other_files()) {
     const std::string name = path.filename().string();
     if (name == kOwnFolder)
-      return invalid_problem("{}: has the name of the folder that kvant makes in its output; rename it", shown(path));
-    if (is_foreign_weight(name) || name.ends_with(".partial")) {
+      return invalid_problem("{}: has the name of the folder that kvant makes in its output; rename it",
+                             io::printable_path(path));
+    if (is_foreign_weight(name) || name.ends_with(io::kPartialSuffix)) {
       leave_out(name);
       continue;
     }
@@ -246,7 +244,7 @@ Status CheckpointQuantizer::Impl::budget() {
     return invalid_problem("--max-memory of {} bytes: must be at least {}M", options.max_memory, kLeastMaxMemory >> 20);
   if (options.max_memory < least)
     return invalid_problem("{}: {} tensors on {} threads need {}M of memory, --max-memory allows {}M: raise it{}",
-                           shown(checkpoint.path()), plan.tensors.size(), threads, megabytes_up(least),
+                           io::printable_path(checkpoint.path()), plan.tensors.size(), threads, megabytes_up(least),
                            options.max_memory >> 20, threads > 1 ? " or take fewer --threads" : "");
   tile_bytes = kTileBytes;
   while (fixed + threads * worker_memory(tile_bytes, span) > options.max_memory) tile_bytes /= 2;
@@ -270,15 +268,14 @@ Status CheckpointQuantizer::Impl::check_output_is_not_input() const {
   std::vector<fs::path> all = inputs();
   all.push_back(options.input);
   // Its temporary file counts too: a run that goes on removes one that is left over.
-  fs::path partial = options.output;
-  partial += ".partial";
+  const fs::path partial = io::partial_of(options.output);
   for (const fs::path& output : {options.output, partial}) {
     const auto identity = identity_of(output);
     if (!identity) continue;
     for (const fs::path& path : all)
       if (identity_of(path) == identity)
-        return invalid_problem("{}: the output {} the input {}; choose another name", shown(output),
-                               output == partial ? "would replace" : "is", shown(path));
+        return invalid_problem("{}: the output {} the input {}; choose another name", io::printable_path(output),
+                               output == partial ? "would replace" : "is", io::printable_path(path));
   }
   if (!checkpoint.is_folder()) return {};
   const auto input = identity_of(options.input);
@@ -286,7 +283,7 @@ Status CheckpointQuantizer::Impl::check_output_is_not_input() const {
   for (fs::path above = fs::weakly_canonical(options.output, ignored).parent_path();; above = above.parent_path()) {
     if (identity_of(above) == input)
       return invalid_problem("{}: lies in the input {}, which is never changed; choose another folder",
-                             shown(options.output), shown(options.input));
+                             io::printable_path(options.output), io::printable_path(options.input));
     if (above == above.parent_path()) return {};
   }
 }
@@ -336,7 +333,8 @@ Result<ShardLayout> CheckpointQuantizer::Impl::lay_out(std::size_t shard) const 
   if (to_one_file()) metadata["quantization_config"] = quantization().dump();
   auto layout = io::lay_out_safetensors(std::move(infos), metadata);
   if (!layout.ok())
-    return invalid_problem("{}: {}", shown(checkpoint.shards()[shard].file().path()), layout.status().message());
+    return invalid_problem("{}: {}", io::printable_path(checkpoint.shards()[shard].file().path()),
+                           layout.status().message());
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const io::TensorInfo& info = layout->tensors[i];
     ShardLayout::Entry& entry = made.entries[outputs[i].entry];
@@ -452,11 +450,12 @@ Status CheckpointQuantizer::Impl::check_output() const {
   }
   std::error_code error;
   if (fs::exists(fs::symlink_status(options.output, error)) && !options.force)
-    return invalid_problem("{}: exists already; choose another name, or --force to replace it", shown(options.output));
-  fs::path partial = options.output;
-  partial += ".partial";
+    return invalid_problem("{}: exists already; choose another name, or --force to replace it",
+                           io::printable_path(options.output));
+  const fs::path partial = io::partial_of(options.output);
   if (fs::exists(fs::symlink_status(partial, error)) && !options.force && !options.resume)
-    return invalid_problem("{}: a run is writing it or was killed; --resume or --force replaces it", shown(partial));
+    return invalid_problem("{}: a run is writing it or was killed; --resume or --force replaces it",
+                           io::printable_path(partial));
   return {};
 }
 
@@ -522,7 +521,7 @@ Status CheckpointQuantizer::Impl::run_to_folder(Progress& progress) {
   for (std::size_t i = 0; i < layouts.size(); ++i) {
     if (whole[i]) continue;
     if (Status s = write_shard(layouts[i], i, options.resume || options.force, progress); !s.ok()) return s;
-    progress.note(fmt::format("wrote {}", shown(shard_path(i))));
+    progress.note(fmt::format("wrote {}", io::printable_path(shard_path(i))));
   }
   for (const fs::path& path : files)
     if (Status s = copy_file(path); !s.ok()) return s;
@@ -584,7 +583,7 @@ Result<CheckpointQuantizer> CheckpointQuantizer::plan(const QuantizeOptions& opt
   if (const std::uint64_t least = kProgramMemory + metadata_memory(*checkpoint);
       least > options.max_memory && options.max_memory >= kLeastMaxMemory)
     return invalid_problem("{}: the names of {} tensors need {}M of memory, --max-memory allows {}M: raise it",
-                           shown(options.input), checkpoint->tensors().size(), megabytes_up(least),
+                           io::printable_path(options.input), checkpoint->tensors().size(), megabytes_up(least),
                            options.max_memory >> 20);
   auto impl = std::make_unique<Impl>(options, std::move(checkpoint).value());
   if (Status s = impl->prepare(); !s.ok()) return s;

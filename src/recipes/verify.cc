@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/refuse.h"
+#include "io/atomic_file.h"
 #include "io/checkpoint.h"
 #include "kvant/stream.h"
 #include "recipes/output_folder.h"
@@ -25,15 +26,11 @@ namespace {
 namespace fs = std::filesystem;
 using io::printable;
 
-constexpr std::string_view kPartial = ".partial";
-constexpr std::string_view kSingleName = "model.safetensors";
 constexpr std::string_view kResume = "continue it with `kvant quantize --resume`";
 constexpr std::string_view kLinearClass = "Linear";
 // Beyond it nobody reads on, and a damaged checkpoint can have a million.
 constexpr std::size_t kMostProblems = 1000;
 constexpr std::uint64_t kScalesAtOnce = std::uint64_t{1} << 16;
-
-std::string shown(const fs::path& path) { return printable(path.string()); }
 
 bool is_there(const fs::path& path) {
   std::error_code error;
@@ -44,38 +41,37 @@ void find_partials(const fs::path& folder, std::vector<std::string>& problems) {
   std::vector<fs::path> found;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
-    if (it->path().filename().string().ends_with(kPartial)) found.push_back(it->path());
+    if (it->path().filename().string().ends_with(io::kPartialSuffix)) found.push_back(it->path());
   std::sort(found.begin(), found.end());
   for (const fs::path& path : found)
-    problems.push_back(
-        fmt::format("{}: a temporary file of a run that did not finish; {}, or remove the file", shown(path), kResume));
+    problems.push_back(fmt::format("{}: a temporary file of a run that did not finish; {}, or remove the file",
+                                   io::printable_path(path), kResume));
 }
 
 // What a run that was killed leaves behind.
 void check_leftovers(const fs::path& path, std::vector<std::string>& problems) {
   std::error_code error;
   if (!fs::is_directory(path, error)) {
-    fs::path partial = path;
-    partial += kPartial;
+    const fs::path partial = io::partial_of(path);
     if (is_there(partial))
       problems.push_back(fmt::format("{}: a temporary file of a run that did not finish; {}, or remove the file",
-                                     shown(partial), kResume));
+                                     io::printable_path(partial), kResume));
     return;
   }
   find_partials(path, problems);
   find_partials(path / kOwnFolder, problems);
   if (is_there(path / kOwnFolder / kManifestName) && !is_there(path / io::kConfigName))
     problems.push_back(fmt::format("{}: has kvant/manifest.json and no config.json: quantizing did not finish; {}",
-                                   shown(path), kResume));
+                                   io::printable_path(path), kResume));
 }
 
 void check_index(const io::Checkpoint& checkpoint, std::vector<std::string>& problems) {
   const io::Json& index = *checkpoint.index();
-  const std::string where = shown(checkpoint.path() / io::kIndexName);
+  const std::string where = io::printable_path(checkpoint.path() / io::kIndexName);
   std::uint64_t bytes = 0;
   bool has_single = false;
   for (std::size_t i = 0; i < checkpoint.shards().size(); ++i) {
-    has_single = has_single || checkpoint.shard_name(i) == kSingleName;
+    has_single = has_single || checkpoint.shard_name(i) == io::kSingleName;
     for (const io::TensorInfo& tensor : checkpoint.shards()[i].tensors()) bytes += tensor.bytes();
   }
   const auto metadata = index.find("metadata");
@@ -86,11 +82,11 @@ void check_index(const io::Checkpoint& checkpoint, std::vector<std::string>& pro
            !total.is_number_unsigned() || total.get<std::uint64_t>() != bytes)
     problems.push_back(fmt::format("{}: total_size is {}, the tensors have {} bytes", where,
                                    printable(total.dump(-1, ' ', true)), bytes));
-  if (!has_single && is_there(checkpoint.path() / kSingleName))
+  if (!has_single && is_there(checkpoint.path() / io::kSingleName))
     problems.push_back(
         fmt::format("{}: is beside an index that does not name it, and loaders would read it instead; "
                     "remove it",
-                    shown(checkpoint.path() / kSingleName)));
+                    io::printable_path(checkpoint.path() / io::kSingleName)));
 }
 
 // `ignore` or `targets`: exact names, patterns, or the class of the module.
