@@ -6,7 +6,7 @@ import shutil
 import unittest
 
 import checkpoints as c
-from tool import ToolTest, digest_tree, load_json, run, snapshot
+from tool import SANITIZED, ToolTest, digest_tree, load_json, run, snapshot
 
 
 class FoldersTest(ToolTest):
@@ -161,6 +161,7 @@ class FoldersTest(ToolTest):
         self.assertIn("would be refused", ran.stdout)
 
 
+@unittest.skipIf(SANITIZED, "a sanitizer needs memory of its own")
 class BudgetTest(ToolTest):
     def test_statistics_count(self):
         columns = 60_000_000
