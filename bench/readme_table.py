@@ -152,7 +152,7 @@ def tool():
     return [f"{gigabytes:.1f} GB of bf16 in a memory file system to w8a8 on {figures['threads']} threads: "
             f"{figures['quantize_seconds']:.2f} s, {gigabytes / figures['quantize_seconds']:.1f} GB/s,",
             f"{figures['ratio_to_cp']:.1f} times as fast as `cp` of the same file in the same run ({figures['cp_seconds']:.2f} s); "
-            f"peak memory {figures['peak_bytes'] / 1e6:.0f} MB (`./dev bench`, on the",
+            f"peak memory {figures['peak_bytes'] / 1e6:.0f} MB (`bench/tool_bench.py`, on the",
             "machine named below)."]
 
 
