@@ -1,0 +1,115 @@
+"""W8A8 linear layers: 8-bit matrix products with exact sums, and one rounding on the way out.
+
+``y[m, n] = (act_scale[m] * weight_scale[n]) * sum_k (a[m, k] - act_zero_point[m]) * (w[n, k] - weight_zero_point[n])
++ bias[n]``
+
+The sum is exact for all codes and any number of features; then the product of the scales, times the sum, plus the
+bias, in float32 (float64 for float64 results) and one rounding to the result's type. The same bits come out for any
+number of threads and any instruction set, from a packed weight or a plain one.
+
+Activations are ``[..., K]``, weights ``[N, K]``, results ``[..., N]``. ``weight_scale``: a number or N. ``bias``: None
+or N, in the result's type or float32. A weight that is used more than once should be a PackedWeight: a plain one is
+rearranged in every call.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from . import _kvant
+
+__all__ = ["w8a8_linear", "smoothquant_linear", "quantized_linear"]
+
+_w8a8_linear = _kvant.w8a8_linear
+_smoothquant_linear = _kvant.smoothquant_linear
+_quantized_linear = _kvant.quantized_linear
+
+
+def w8a8_linear(
+    act_q: Any,
+    act_scale: Any,
+    weight_q: Any,
+    weight_scale: Any,
+    bias: Any = None,
+    *,
+    act_zero_point: Any = 0,
+    weight_zero_point: Any = 0,
+    dtype: Any = "float32",
+    out: Any = None,
+) -> Any:
+    """A linear layer on codes: the activation comes quantized, with one scale per token or one for all.
+
+    act_q: int8 or uint8 ``[..., K]`` (or PackedInt4); act_scale and act_zero_point: a number, or one for each row.
+    weight_q: int8 or uint8 ``[N, K]``, a PackedInt4 or a PackedWeight. dtype: of the result.
+
+    >>> import numpy as np
+    >>> a = np.array([[1, 2, 3]], np.int8)
+    >>> w = np.array([[1, 1, 1], [-128, 0, 127]], np.int8)
+    >>> w8a8_linear(a, 0.5, w, [1.0, 0.25], np.array([10.0, 0.0], np.float32))
+    array([[13.   , 31.625]], dtype=float32)
+    """
+    return _w8a8_linear(
+        act_q, act_scale, act_zero_point, weight_q, weight_scale, weight_zero_point, bias, dtype, out
+    )
+
+
+def smoothquant_linear(
+    act_q: Any,
+    weight_q: Any,
+    act_scale: float,
+    weight_scale: Any,
+    bias: Any = None,
+    *,
+    act_zero_point: int = 0,
+    weight_zero_point: Any = 0,
+    dtype: Any = "float32",
+    out: Any = None,
+) -> Any:
+    """SmoothQuant's static form: one calibrated activation scale for all tokens, a number.
+
+    ``y = (act_scale * weight_scale[n]) * sum_k (a - act_zero_point) * (w - weight_zero_point[n]) + bias[n]``
+
+    >>> import numpy as np
+    >>> a = np.array([[1, 2, 3]], np.int8)
+    >>> w = np.array([[1, 1, 1], [-128, 0, 127]], np.int8)
+    >>> smoothquant_linear(a, w, 0.5, [1.0, 0.25])
+    array([[ 3.   , 31.625]], dtype=float32)
+    """
+    return _smoothquant_linear(
+        act_q, act_scale, act_zero_point, weight_q, weight_scale, weight_zero_point, bias, dtype, out
+    )
+
+
+def quantized_linear(
+    x: Any,
+    weight: Any,
+    weight_scale: Any,
+    bias: Any = None,
+    *,
+    mode: str = "symmetric",
+    include_zero: bool = False,
+    act_scale: Optional[float] = None,
+    act_zero_point: int = 0,
+    smooth: Any = None,
+    weight_zero_point: Any = 0,
+    numerics: str = "exact",
+    out: Any = None,
+) -> Any:
+    """A linear layer on floating point: the activation is quantized to int8 inside, token by token.
+
+    Each row of ``x`` is quantized by its own range, as ``dynamic_range_quantize(x, mode=mode)`` does; with ``act_scale``
+    (and ``act_zero_point``) by that static scale instead. With ``smooth`` (K numbers) ``x / smooth`` takes the place of
+    ``x``: SmoothQuant where no norm can take the division. Then ``y`` is as in ``w8a8_linear``, in the type of ``x``.
+
+    x: float32, float64, float16 or bfloat16 ``[..., K]``.
+
+    >>> import numpy as np
+    >>> x = np.array([[1.0, -0.5, 0.25]], np.float32)
+    >>> weight = PackedWeight(np.array([[127, 0, 0], [0, 127, 0]], np.int8))
+    >>> quantized_linear(x, weight, 1 / 127)
+    array([[ 1.        , -0.50393707]], dtype=float32)
+    """
+    return _quantized_linear(
+        x, weight, weight_scale, weight_zero_point, bias, mode, include_zero, act_scale, act_zero_point, smooth,
+        numerics, out,
+    )  # fmt: skip
