@@ -17,7 +17,16 @@ namespace {
 constexpr int kMostDimensions = 64;  // of numpy 2
 
 // numpy's numbers for its types, which its ABI fixes.
-enum TypeNumber : int { kBool = 0, kByte = 1, kUByte = 2, kUShort = 4, kInt = 5, kFloat = 11, kDouble = 12, kHalf = 23 };
+enum TypeNumber : int {
+  kBool = 0,
+  kByte = 1,
+  kUByte = 2,
+  kUShort = 4,
+  kInt = 5,
+  kFloat = 11,
+  kDouble = 12,
+  kHalf = 23
+};
 constexpr int kFirstUserType = 256;
 
 std::optional<ElementKind> kind_of_dtype(const py::dtype& dtype, Flavor& flavor) {
@@ -160,13 +169,13 @@ Array from_dlpack(py::handle object, const char* argument) {
     dense *= shape[i];
   }
   const char* const data = static_cast<const char*>(tensor->data) + tensor->byte_offset;
-  Array array{.elements = tensor->data == nullptr ? py::array(dtype, shape)
-                                                  : py::array(dtype, shape, strides, data, capsule),
-              .kind = kind,
-              .shape = {},
-              .flavor = torch ? Flavor::torch : Flavor::numpy,
-              .native = true,
-              .writable = !read_only};
+  Array array{
+      .elements = tensor->data == nullptr ? py::array(dtype, shape) : py::array(dtype, shape, strides, data, capsule),
+      .kind = kind,
+      .shape = {},
+      .flavor = torch ? Flavor::torch : Flavor::numpy,
+      .native = true,
+      .writable = !read_only};
   if (tensor->data == nullptr && dense != 0) refuse(fmt::format("{} has no memory", argument));
   array.shape = shape_of(array.elements);
   return array;
@@ -220,8 +229,9 @@ AnyMut writable_view(const Array& array, const char* argument) {
 py::dtype cached_dtype(ElementKind kind) {
   static const std::array<py::handle, 9> dtypes = [] {
     std::array<py::handle, 9> made;
-    for (const ElementKind each : {ElementKind::f32, ElementKind::f64, ElementKind::f16, ElementKind::bf16, ElementKind::s8,
-                                   ElementKind::u8, ElementKind::s4, ElementKind::u4, ElementKind::s32}) {
+    for (const ElementKind each :
+         {ElementKind::f32, ElementKind::f64, ElementKind::f16, ElementKind::bf16, ElementKind::s8, ElementKind::u8,
+          ElementKind::s4, ElementKind::u4, ElementKind::s32}) {
       const char* const name = each == ElementKind::bf16 ? "uint16" : is_packed(each) ? "uint8" : dtype_name(each);
       made[static_cast<std::size_t>(each)] = py::dtype(name).release();  // for as long as the process lives
     }
@@ -296,7 +306,8 @@ Output new_output(ElementKind kind, const Shape& shape, Flavor flavor) {
   if (shape.rank() > kMaxRank)
     refuse(fmt::format("an array of {} dimensions; kvant takes up to {}", shape.rank(), kMaxRank));
   for (int i = 0; i < shape.rank(); ++i) sizes[static_cast<std::size_t>(i)] = shape[i];
-  made.elements = py::array(numpy_dtype(kind, flavor), py::array::ShapeContainer(sizes.begin(), sizes.begin() + shape.rank()));
+  made.elements =
+      py::array(numpy_dtype(kind, flavor), py::array::ShapeContainer(sizes.begin(), sizes.begin() + shape.rank()));
   made.view = {made.elements.mutable_data(), kind, shape, 0};
   return made;
 }

@@ -75,8 +75,7 @@ py::object fake_quantize(Arguments a) {
 
 // The code type is not among the arguments, and only decides which ranges are refused.
 ElementKind codes_for(std::int32_t q_min, std::int32_t q_max) {
-  const CodeRange s8 = code_range(ElementKind::s8);
-  return q_min >= s8.min && q_max <= s8.max ? ElementKind::s8 : q_min < 0 ? ElementKind::s8 : ElementKind::u8;
+  return q_min < 0 || q_max <= code_range(ElementKind::s8).max ? ElementKind::s8 : ElementKind::u8;
 }
 
 // dy, x, scale, zero_point, scope, axis, group_size, q_min, q_max, numerics, out

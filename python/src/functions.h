@@ -30,7 +30,8 @@ PyObject* call(PyObject* /*module*/, PyObject* const* arguments, Py_ssize_t coun
 template <std::size_t kCount, py::object (*kFunction)(Arguments)>
 PyMethodDef function(const char* name) {
   // Through void*: this is what METH_FASTCALL promises the pointer to be.
-  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&call<kCount, kFunction>)), METH_FASTCALL, nullptr};
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&call<kCount, kFunction>)), METH_FASTCALL,
+          nullptr};
 }
 
 void register_elementwise(py::module_& module);

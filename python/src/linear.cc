@@ -97,15 +97,15 @@ py::object w8a8_linear(Arguments a) {
   const Rows rows = rows_of(activation.view.shape, "act_q", weight.out_features);
   const ParameterInput act_scale = scale_input(a[1], "act_scale", scale_kind(dtype.kind), true);
   const ParameterInput act_zero_point = zero_point_input(a[2], "act_zero_point");
-  return run(W8A8LinearDescriptor{.max_rows = rows.count,
-                                  .in_features = rows.in_features,
-                                  .out_features = weight.out_features,
-                                  .activation = activation.view.kind,
-                                  .weight = weight.kind,
-                                  .output = dtype.kind},
-             Numerics::exact,
-             {&activation.view, &act_scale.value, &act_zero_point.value, nullptr, weight, a[4], a[5], a[6]},
-             output(a[8], "out", dtype.kind, rows.output, dtype.ml_dtypes ? Flavor::ml_dtypes : activation.array.flavor));
+  return run(
+      W8A8LinearDescriptor{.max_rows = rows.count,
+                           .in_features = rows.in_features,
+                           .out_features = weight.out_features,
+                           .activation = activation.view.kind,
+                           .weight = weight.kind,
+                           .output = dtype.kind},
+      Numerics::exact, {&activation.view, &act_scale.value, &act_zero_point.value, nullptr, weight, a[4], a[5], a[6]},
+      output(a[8], "out", dtype.kind, rows.output, dtype.ml_dtypes ? Flavor::ml_dtypes : activation.array.flavor));
 }
 
 // act_q, act_scale, act_zero_point, weight, weight_scale, weight_zero_point, bias, dtype, out
@@ -114,19 +114,21 @@ py::object smoothquant_linear(Arguments a) {
   const Weight weight = weight_of(a[3]);
   const NamedKind dtype = float_kind(a[7]);
   const Rows rows = rows_of(activation.view.shape, "act_q", weight.out_features);
-  return run(SmoothQuantLinearDescriptor{.max_rows = rows.count,
-                                         .in_features = rows.in_features,
-                                         .out_features = weight.out_features,
-                                         .act_scale = number(a[1], "act_scale"),
-                                         .act_zero_point = integer32(a[2], "act_zero_point"),
-                                         .activation = activation.view.kind,
-                                         .weight = weight.kind,
-                                         .output = dtype.kind},
-             Numerics::exact, {&activation.view, nullptr, nullptr, nullptr, weight, a[4], a[5], a[6]},
-             output(a[8], "out", dtype.kind, rows.output, dtype.ml_dtypes ? Flavor::ml_dtypes : activation.array.flavor));
+  return run(
+      SmoothQuantLinearDescriptor{.max_rows = rows.count,
+                                  .in_features = rows.in_features,
+                                  .out_features = weight.out_features,
+                                  .act_scale = number(a[1], "act_scale"),
+                                  .act_zero_point = integer32(a[2], "act_zero_point"),
+                                  .activation = activation.view.kind,
+                                  .weight = weight.kind,
+                                  .output = dtype.kind},
+      Numerics::exact, {&activation.view, nullptr, nullptr, nullptr, weight, a[4], a[5], a[6]},
+      output(a[8], "out", dtype.kind, rows.output, dtype.ml_dtypes ? Flavor::ml_dtypes : activation.array.flavor));
 }
 
-// x, weight, weight_scale, weight_zero_point, bias, mode, include_zero, act_scale, act_zero_point, smooth, numerics, out
+// x, weight, weight_scale, weight_zero_point, bias, mode, include_zero, act_scale, act_zero_point, smooth, numerics,
+// out
 py::object quantized_linear(Arguments a) {
   const Input x = input(a[0], "x", Elements::floats);
   const Weight weight = weight_of(a[1]);
@@ -146,7 +148,8 @@ py::object quantized_linear(Arguments a) {
                                        .smooth = smoothed,
                                        .input = x.view.kind,
                                        .weight = weight.kind},
-             numerics_of(a[10]), {&x.view, nullptr, nullptr, smoothed ? &smooth.view : nullptr, weight, a[2], a[3], a[4]},
+             numerics_of(a[10]),
+             {&x.view, nullptr, nullptr, smoothed ? &smooth.view : nullptr, weight, a[2], a[3], a[4]},
              output(a[11], "out", x.view.kind, rows.output, x.array.flavor));
 }
 

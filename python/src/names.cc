@@ -28,9 +28,10 @@ constexpr std::array kNumerics = {Word<Numerics>{"exact", Numerics::exact},
                                   Word<Numerics>{"reciprocal", Numerics::reciprocal}};
 constexpr std::array kModes = {Word<DynamicRangeMode>{"symmetric", DynamicRangeMode::symmetric},
                                Word<DynamicRangeMode>{"asymmetric", DynamicRangeMode::asymmetric}};
-constexpr std::array kScopes = {
-    Word<GranularityKind>{"tensor", GranularityKind::tensor}, Word<GranularityKind>{"channel", GranularityKind::channel},
-    Word<GranularityKind>{"token", GranularityKind::token}, Word<GranularityKind>{"group", GranularityKind::group}};
+constexpr std::array kScopes = {Word<GranularityKind>{"tensor", GranularityKind::tensor},
+                                Word<GranularityKind>{"channel", GranularityKind::channel},
+                                Word<GranularityKind>{"token", GranularityKind::token},
+                                Word<GranularityKind>{"group", GranularityKind::group}};
 constexpr std::array kObservers = {Word<ObserverKind>{"min_max", ObserverKind::min_max},
                                    Word<ObserverKind>{"percentile", ObserverKind::percentile},
                                    Word<ObserverKind>{"mse", ObserverKind::mse}};
@@ -135,7 +136,8 @@ Granularity granularity_of(py::handle scope, py::handle axis, py::handle group_s
     case GranularityKind::tensor:
     case GranularityKind::token:
       if (!axis.is_none())
-        refuse(fmt::format("axis {} belongs to scopes \"channel\" and \"group\", not to \"{}\"", printed(axis), name(kind)));
+        refuse(fmt::format("axis {} belongs to scopes \"channel\" and \"group\", not to \"{}\"", printed(axis),
+                           name(kind)));
       return kind == GranularityKind::tensor ? Granularity::per_tensor() : Granularity::per_token();
     case GranularityKind::channel:
       if (axis.is_none()) refuse("scope \"channel\" needs an axis");
@@ -148,8 +150,7 @@ Granularity granularity_of(py::handle scope, py::handle axis, py::handle group_s
 }
 
 std::int64_t integer(py::handle object, const char* argument) {
-  if (!PyIndex_Check(object.ptr()))
-    refuse(fmt::format("{} {} must be an integer", argument, printed(object)));
+  if (!PyIndex_Check(object.ptr())) refuse(fmt::format("{} {} must be an integer", argument, printed(object)));
   const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
   if (!index) throw py::error_already_set();
   int overflow = 0;

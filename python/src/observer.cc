@@ -72,8 +72,8 @@ class ObserverObject {
   // One for each segment; none before the first batch.
   py::array ranges(const std::vector<double>& values) const {
     const bool one = is_one() && values.size() == 1;
-    Output made = new_output(ElementKind::f64, one ? Shape() : Shape({static_cast<std::int64_t>(values.size())}),
-                             Flavor::numpy);
+    Output made =
+        new_output(ElementKind::f64, one ? Shape() : Shape({static_cast<std::int64_t>(values.size())}), Flavor::numpy);
     for (std::size_t i = 0; i < values.size(); ++i) static_cast<double*>(made.view.data)[i] = values[i];
     return made.elements;
   }
@@ -149,11 +149,12 @@ void register_observer(py::module_& module) {
            "Adds what another observer, made with the same arguments, has seen.")
       .def("parameters", &ObserverObject::parameters, "(scale, zero_point) from all that was seen.")
       .def("reset", &ObserverObject::reset, "Forgets all batches.")
-      .def_property_readonly("kind",
-                             [](const ObserverObject& self) { return std::string(name(self.observer().descriptor().kind)); })
+      .def_property_readonly(
+          "kind", [](const ObserverObject& self) { return std::string(name(self.observer().descriptor().kind)); })
       .def_property_readonly("min", [](const ObserverObject& self) { return self.ranges(self.observer().min()); })
       .def_property_readonly("max", [](const ObserverObject& self) { return self.ranges(self.observer().max()); })
-      .def_property_readonly("max_abs", [](const ObserverObject& self) { return self.ranges(self.observer().max_abs()); })
+      .def_property_readonly("max_abs",
+                             [](const ObserverObject& self) { return self.ranges(self.observer().max_abs()); })
       .def_property_readonly("observed", [](const ObserverObject& self) { return self.observer().observed(); })
       .def_property_readonly("ignored", [](const ObserverObject& self) { return self.observer().ignored(); })
       .def("__repr__", &ObserverObject::representation);

@@ -90,8 +90,8 @@ PackedInt4::PackedInt4(py::array packed, const Shape& shape, bool is_signed)
     : packed_(std::move(packed)), shape_(shape), is_signed_(is_signed) {
   const std::vector<py::ssize_t> sizes = packed_sizes(shape);
   if (packed_.dtype().num() != numpy_dtype(ElementKind::u8).num())
-    refuse(fmt::format("PackedInt4: packed has dtype {}; it must be uint8",
-                       py::str(packed_.dtype()).cast<std::string>()));
+    refuse(
+        fmt::format("PackedInt4: packed has dtype {}; it must be uint8", py::str(packed_.dtype()).cast<std::string>()));
   if (std::vector<py::ssize_t>(packed_.shape(), packed_.shape() + packed_.ndim()) != sizes)
     refuse(fmt::format("PackedInt4: packed has shape {}; a shape of {} takes [{}] bytes", shape_of(packed_).to_string(),
                        shape.to_string(), fmt::join(sizes, ", ")));
@@ -165,7 +165,8 @@ void register_packed_int4(py::module_& module) {
       .def_static("from_array", &PackedInt4::from_array, py::arg("a"), py::arg("signed") = true,
                   "Packs an array of integers; one that four bits do not hold is refused with its index.")
       .def_property_readonly("packed", &PackedInt4::packed, "The bytes: uint8, shape[:-1] + (ceil(shape[-1] / 2),).")
-      .def_property_readonly("shape", [](const PackedInt4& self) { return tuple_of(self.shape()); }, "In elements.")
+      .def_property_readonly(
+          "shape", [](const PackedInt4& self) { return tuple_of(self.shape()); }, "In elements.")
       .def_property_readonly("signed", &PackedInt4::is_signed, "True for int4, False for uint4.")
       .def_property_readonly("ndim", [](const PackedInt4& self) { return self.shape().rank(); })
       .def_property_readonly("size", [](const PackedInt4& self) { return element_count(self.shape()); })
@@ -189,7 +190,9 @@ void register_packed_int4(py::module_& module) {
              return PackedInt4(self.packed().attr("copy")(), self.shape(), self.is_signed());
            })
       .def(py::pickle(
-          [](const PackedInt4& self) { return py::make_tuple(self.packed(), tuple_of(self.shape()), self.is_signed()); },
+          [](const PackedInt4& self) {
+            return py::make_tuple(self.packed(), tuple_of(self.shape()), self.is_signed());
+          },
           [](const py::tuple& state) {
             if (state.size() != 3) refuse("PackedInt4: a pickle of something else");
             return PackedInt4(state[0].cast<py::array>(), shape_from(state[1], "shape"), state[2].cast<bool>());

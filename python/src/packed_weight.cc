@@ -31,7 +31,8 @@ PackedWeight from_bytes(const py::buffer& data) {
   const py::buffer_info info = data.request();
   if (PyBuffer_IsContiguous(info.view(), 'C') == 0) refuse("PackedWeight.from_bytes: the bytes must be contiguous");
   const auto* const bytes = static_cast<const std::byte*>(info.ptr);
-  return value_of(PackedWeight::from_bytes(current_stream(), {bytes, static_cast<std::size_t>(info.size * info.itemsize)}));
+  return value_of(
+      PackedWeight::from_bytes(current_stream(), {bytes, static_cast<std::size_t>(info.size * info.itemsize)}));
 }
 
 py::bytes to_bytes(const PackedWeight& self) {
@@ -58,7 +59,8 @@ const PackedWeight* packed_weight_from(py::handle object) {
 }
 
 Input byte_codes(py::handle object, const char* argument) {
-  if (const PackedInt4* const packed = PackedInt4::from(object)) return input(packed->unpacked(), argument, Elements::bytes);
+  if (const PackedInt4* const packed = PackedInt4::from(object))
+    return input(packed->unpacked(), argument, Elements::bytes);
   return input(object, argument, Elements::bytes);
 }
 

@@ -64,7 +64,9 @@ bool is_dense(const Array& array, ElementKind kind) {
   return array.kind == kind && array.native && row_stride(array.elements) == 0;
 }
 
-AnyRef dense_view(const py::array& elements, ElementKind kind) { return {elements.data(), kind, shape_of(elements), 0}; }
+AnyRef dense_view(const py::array& elements, ElementKind kind) {
+  return {elements.data(), kind, shape_of(elements), 0};
+}
 
 template <class T>
 void saturate(const py::array& from, std::int64_t count, std::int32_t* to) {

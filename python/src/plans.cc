@@ -40,7 +40,8 @@ WorkspaceInput workspace_of(py::handle object) {
   const Array array = array_of(object, "workspace");
   if (!array.writable) refuse("workspace is read-only");
   if (row_stride(array.elements) != 0) refuse("workspace must be contiguous");
-  return {array.elements, {const_cast<void*>(array.elements.data()), static_cast<std::size_t>(array.elements.nbytes())}};
+  return {array.elements,
+          {const_cast<void*>(array.elements.data()), static_cast<std::size_t>(array.elements.nbytes())}};
 }
 
 // can_implement() answers for what cannot even become a view, too.
@@ -57,13 +58,17 @@ Status answer(Function&& function) {
 template <class Object>
 py::class_<Object> plan_class(py::module_& module, const char* name, const char* documentation) {
   return py::class_<Object>(module, name, documentation)
-      .def("workspace_size", [](const Object& self) { return self.plan.workspace_size(); },
-           "Bytes of scratch memory that run() wants.")
-      .def("sku", [](const Object& self) { return self.plan.sku(); }, "Which kernel runs.")
-      .def("precision_guarantee", [](const Object& self) { return self.plan.precision_guarantee(); },
-           "What the kernel promises.")
+      .def(
+          "workspace_size", [](const Object& self) { return self.plan.workspace_size(); },
+          "Bytes of scratch memory that run() wants.")
+      .def(
+          "sku", [](const Object& self) { return self.plan.sku(); }, "Which kernel runs.")
+      .def(
+          "precision_guarantee", [](const Object& self) { return self.plan.precision_guarantee(); },
+          "What the kernel promises.")
       .def("__repr__", [name = std::string(name)](const Object& self) {
-        return fmt::format("{}(kernel='{}', workspace_size={})", name, self.plan.sku().name(), self.plan.workspace_size());
+        return fmt::format("{}(kernel='{}', workspace_size={})", name, self.plan.sku().name(),
+                           self.plan.workspace_size());
       });
 }
 
@@ -107,8 +112,8 @@ Status can_implement(const ElementwisePlan& plan, py::handle x, py::handle dy, p
   return answer([&] { return plan.can_implement(ElementwiseBuffers(plan, x, dy, out, scale, zero_point).operands()); });
 }
 
-void run(const ElementwisePlan& plan, py::handle x, py::handle dy, py::handle out, py::handle scale, py::handle zero_point,
-         py::handle stream_object) {
+void run(const ElementwisePlan& plan, py::handle x, py::handle dy, py::handle out, py::handle scale,
+         py::handle zero_point, py::handle stream_object) {
   const ElementwiseBuffers buffers(plan, x, dy, out, scale, zero_point);
   const Stream stream = stream_of(stream_object);
   Status done;
@@ -148,8 +153,9 @@ void register_elementwise_plan(py::module_& module, const char* name, const char
           return select(shape, kind, kind, scope, axis, group_size, q_min, q_max, numerics, isa, stream);
         },
         py::arg("shape"), py::kw_only(), py::arg("element") = "float32", py::arg("scope") = py::none(),
-        py::arg("axis") = py::none(), py::arg("group_size") = py::none(), py::arg("q_min") = -128, py::arg("q_max") = 127,
-        py::arg("numerics") = "exact", py::arg("isa") = py::none(), py::arg("stream") = py::none());
+        py::arg("axis") = py::none(), py::arg("group_size") = py::none(), py::arg("q_min") = -128,
+        py::arg("q_max") = 127, py::arg("numerics") = "exact", py::arg("isa") = py::none(),
+        py::arg("stream") = py::none());
   } else if constexpr (kFromCodes) {
     type.def_static(
         "select",
@@ -164,10 +170,11 @@ void register_elementwise_plan(py::module_& module, const char* name, const char
   } else {
     type.def_static(
         "select",
-        [select](py::handle shape, py::handle in, py::handle out, py::handle scope, py::handle axis, py::handle group_size,
-                 py::handle q_min, py::handle q_max, py::handle numerics, py::handle isa, py::handle stream) {
-          return select(shape, float_kind(in, "input").kind, code_kind(out, "output").kind, scope, axis, group_size, q_min,
-                        q_max, numerics, isa, stream);
+        [select](py::handle shape, py::handle in, py::handle out, py::handle scope, py::handle axis,
+                 py::handle group_size, py::handle q_min, py::handle q_max, py::handle numerics, py::handle isa,
+                 py::handle stream) {
+          return select(shape, float_kind(in, "input").kind, code_kind(out, "output").kind, scope, axis, group_size,
+                        q_min, q_max, numerics, isa, stream);
         },
         py::arg("shape"), py::kw_only(), py::arg("input") = "float32", py::arg("output") = "int8",
         py::arg("scope") = py::none(), py::arg("axis") = py::none(), py::arg("group_size") = py::none(),
@@ -187,13 +194,13 @@ void register_elementwise_plan(py::module_& module, const char* name, const char
             [none](const Object& self, py::handle dy, py::handle dx, py::handle scale, py::handle stream) {
               run(self.plan, none, dy, dx, scale, none, stream);
             },
-            py::kw_only(), py::arg("grad_output"), py::arg("grad_input"), py::arg("scale"), py::arg("stream") = py::none());
+            py::kw_only(), py::arg("grad_output"), py::arg("grad_input"), py::arg("scale"),
+            py::arg("stream") = py::none());
   } else if constexpr (is_backward(kOp)) {
     type.def(
             "can_implement",
-            [](const Object& self, py::handle dy, py::handle x, py::handle dx, py::handle scale, py::handle zero_point) {
-              return can_implement(self.plan, x, dy, dx, scale, zero_point);
-            },
+            [](const Object& self, py::handle dy, py::handle x, py::handle dx, py::handle scale,
+               py::handle zero_point) { return can_implement(self.plan, x, dy, dx, scale, zero_point); },
             py::kw_only(), py::arg("grad_output"), py::arg("input"), py::arg("grad_input"), py::arg("scale"),
             py::arg("zero_point") = 0)
         .def(
@@ -303,9 +310,10 @@ struct DynamicRangeBuffers {
 };
 
 void register_dynamic_range_plan(py::module_& module) {
-  plan_class<DynamicRangeObject>(module, "DynamicRangeQuantizePlan",
-                                 "Scale and zero point from the data's own range, and the codes; the formulas are those "
-                                 "of kvant.dynamic_range_quantize. zero_point_out may be None in symmetric mode.")
+  plan_class<DynamicRangeObject>(
+      module, "DynamicRangeQuantizePlan",
+      "Scale and zero point from the data's own range, and the codes; the formulas are those "
+      "of kvant.dynamic_range_quantize. zero_point_out may be None in symmetric mode.")
       .def_static(
           "select",
           [](py::handle shape, py::handle in, py::handle out, py::handle mode, py::handle scope, py::handle axis,
@@ -331,9 +339,11 @@ void register_dynamic_range_plan(py::module_& module) {
       .def(
           "can_implement",
           [](const DynamicRangeObject& self, py::handle x, py::handle q, py::handle scale, py::handle zero_point) {
-            return answer([&] { return self.plan.can_implement(DynamicRangeBuffers(x, q, scale, zero_point).operands()); });
+            return answer(
+                [&] { return self.plan.can_implement(DynamicRangeBuffers(x, q, scale, zero_point).operands()); });
           },
-          py::kw_only(), py::arg("input"), py::arg("output"), py::arg("scale_out"), py::arg("zero_point_out") = py::none())
+          py::kw_only(), py::arg("input"), py::arg("output"), py::arg("scale_out"),
+          py::arg("zero_point_out") = py::none())
       .def(
           "run",
           [](const DynamicRangeObject& self, py::handle x, py::handle q, py::handle scale, py::handle zero_point,
@@ -348,8 +358,8 @@ void register_dynamic_range_plan(py::module_& module) {
             }
             check(done);
           },
-          py::kw_only(), py::arg("input"), py::arg("output"), py::arg("scale_out"), py::arg("zero_point_out") = py::none(),
-          py::arg("workspace") = py::none(), py::arg("stream") = py::none());
+          py::kw_only(), py::arg("input"), py::arg("output"), py::arg("scale_out"),
+          py::arg("zero_point_out") = py::none(), py::arg("workspace") = py::none(), py::arg("stream") = py::none());
 }
 
 // ---- Linear layers
@@ -444,8 +454,9 @@ ElementKind byte_kind(py::handle dtype, const char* argument) { return code_kind
 void register_linear_plans(py::module_& module) {
   const py::none none;
   using W8A8 = LinearObject<W8A8LinearDescriptor>;
-  plan_class<W8A8>(module, "W8A8LinearPlan",
-                   "kvant.w8a8_linear for up to max_rows rows of in_features codes; weight: an array or a PackedWeight.")
+  plan_class<W8A8>(
+      module, "W8A8LinearPlan",
+      "kvant.w8a8_linear for up to max_rows rows of in_features codes; weight: an array or a PackedWeight.")
       .def_static(
           "select",
           [](py::handle max_rows, py::handle in_features, py::handle out_features, py::handle activation,
@@ -470,7 +481,8 @@ void register_linear_plans(py::module_& module) {
                                         weight_zero_point, bias, output});
           },
           py::kw_only(), py::arg("activation"), py::arg("act_scale"), py::arg("weight"), py::arg("weight_scale"),
-          py::arg("output"), py::arg("act_zero_point") = 0, py::arg("weight_zero_point") = 0, py::arg("bias") = py::none())
+          py::arg("output"), py::arg("act_zero_point") = 0, py::arg("weight_zero_point") = 0,
+          py::arg("bias") = py::none())
       .def(
           "run",
           [none](const W8A8& self, py::handle activation, py::handle act_scale, py::handle weight,
@@ -481,8 +493,8 @@ void register_linear_plans(py::module_& module) {
                 workspace, stream);
           },
           py::kw_only(), py::arg("activation"), py::arg("act_scale"), py::arg("weight"), py::arg("weight_scale"),
-          py::arg("output"), py::arg("act_zero_point") = 0, py::arg("weight_zero_point") = 0, py::arg("bias") = py::none(),
-          py::arg("workspace") = py::none(), py::arg("stream") = py::none());
+          py::arg("output"), py::arg("act_zero_point") = 0, py::arg("weight_zero_point") = 0,
+          py::arg("bias") = py::none(), py::arg("workspace") = py::none(), py::arg("stream") = py::none());
 
   using SmoothQuant = LinearObject<SmoothQuantLinearDescriptor>;
   plan_class<SmoothQuant>(module, "SmoothQuantLinearPlan",
@@ -492,15 +504,16 @@ void register_linear_plans(py::module_& module) {
           [](py::handle max_rows, py::handle in_features, py::handle out_features, py::handle act_scale,
              py::handle act_zero_point, py::handle activation, py::handle weight, py::handle output, py::handle isa,
              py::handle stream) {
-            return select_linear(SmoothQuantLinearDescriptor{.max_rows = integer(max_rows, "max_rows"),
-                                                             .in_features = integer(in_features, "in_features"),
-                                                             .out_features = integer(out_features, "out_features"),
-                                                             .act_scale = number(act_scale, "act_scale"),
-                                                             .act_zero_point = integer32(act_zero_point, "act_zero_point"),
-                                                             .activation = byte_kind(activation, "activation"),
-                                                             .weight = byte_kind(weight, "weight"),
-                                                             .output = float_kind(output, "output").kind},
-                                 isa, stream);
+            return select_linear(
+                SmoothQuantLinearDescriptor{.max_rows = integer(max_rows, "max_rows"),
+                                            .in_features = integer(in_features, "in_features"),
+                                            .out_features = integer(out_features, "out_features"),
+                                            .act_scale = number(act_scale, "act_scale"),
+                                            .act_zero_point = integer32(act_zero_point, "act_zero_point"),
+                                            .activation = byte_kind(activation, "activation"),
+                                            .weight = byte_kind(weight, "weight"),
+                                            .output = float_kind(output, "output").kind},
+                isa, stream);
           },
           py::arg("max_rows"), py::arg("in_features"), py::arg("out_features"), py::arg("act_scale"), py::kw_only(),
           py::arg("act_zero_point") = 0, py::arg("activation") = "int8", py::arg("weight") = "int8",
@@ -509,8 +522,8 @@ void register_linear_plans(py::module_& module) {
           "can_implement",
           [none](const SmoothQuant& self, py::handle activation, py::handle weight, py::handle weight_scale,
                  py::handle output, py::handle weight_zero_point, py::handle bias) {
-            return can_implement(
-                self, {activation, none, none, none, weight, weight_scale, weight_zero_point, bias, output});
+            return can_implement(self,
+                                 {activation, none, none, none, weight, weight_scale, weight_zero_point, bias, output});
           },
           py::kw_only(), py::arg("activation"), py::arg("weight"), py::arg("weight_scale"), py::arg("output"),
           py::arg("weight_zero_point") = 0, py::arg("bias") = py::none())
@@ -537,17 +550,18 @@ void register_linear_plans(py::module_& module) {
              py::handle numerics, py::handle isa, py::handle stream) {
             std::optional<double> scale;
             if (!act_scale.is_none()) scale = number(act_scale, "act_scale");
-            return select_linear(QuantizedLinearDescriptor{.max_rows = integer(max_rows, "max_rows"),
-                                                           .in_features = integer(in_features, "in_features"),
-                                                           .out_features = integer(out_features, "out_features"),
-                                                           .mode = mode_of(mode),
-                                                           .include_zero = include_zero,
-                                                           .act_scale = scale,
-                                                           .act_zero_point = integer32(act_zero_point, "act_zero_point"),
-                                                           .smooth = smooth,
-                                                           .input = float_kind(input, "input").kind,
-                                                           .weight = byte_kind(weight, "weight")},
-                                 isa, stream, numerics_of(numerics));
+            return select_linear(
+                QuantizedLinearDescriptor{.max_rows = integer(max_rows, "max_rows"),
+                                          .in_features = integer(in_features, "in_features"),
+                                          .out_features = integer(out_features, "out_features"),
+                                          .mode = mode_of(mode),
+                                          .include_zero = include_zero,
+                                          .act_scale = scale,
+                                          .act_zero_point = integer32(act_zero_point, "act_zero_point"),
+                                          .smooth = smooth,
+                                          .input = float_kind(input, "input").kind,
+                                          .weight = byte_kind(weight, "weight")},
+                isa, stream, numerics_of(numerics));
           },
           py::arg("max_rows"), py::arg("in_features"), py::arg("out_features"), py::kw_only(),
           py::arg("input") = "float32", py::arg("weight") = "int8", py::arg("mode") = "symmetric",
@@ -567,7 +581,8 @@ void register_linear_plans(py::module_& module) {
           [none](const Quantized& self, py::handle x, py::handle weight, py::handle weight_scale, py::handle output,
                  py::handle weight_zero_point, py::handle bias, py::handle smooth, py::handle workspace,
                  py::handle stream) {
-            run(self, {x, none, none, smooth, weight, weight_scale, weight_zero_point, bias, output}, workspace, stream);
+            run(self, {x, none, none, smooth, weight, weight_scale, weight_zero_point, bias, output}, workspace,
+                stream);
           },
           py::kw_only(), py::arg("input"), py::arg("weight"), py::arg("weight_scale"), py::arg("output"),
           py::arg("weight_zero_point") = 0, py::arg("bias") = py::none(), py::arg("smooth") = py::none(),
@@ -586,10 +601,12 @@ void register_answers(py::module_& module) {
         return self.ok() ? std::string("Status(Ok)") : fmt::format("Status({}: {})", name(self.code()), self.message());
       });
   py::class_<PrecisionGuarantee>(module, "PrecisionGuarantee", "What a kernel promises.")
-      .def_property_readonly("math_precision", [](const PrecisionGuarantee& self) { return text(self.math_precision); },
-                             "\"float32\" or \"float64\": what the formula is evaluated in.")
-      .def_property_readonly("accumulator", [](const PrecisionGuarantee& self) { return text(self.accumulator); },
-                             "\"exact_integer\" for sums that never saturate, wrap or round; else \"none\".")
+      .def_property_readonly(
+          "math_precision", [](const PrecisionGuarantee& self) { return text(self.math_precision); },
+          "\"float32\" or \"float64\": what the formula is evaluated in.")
+      .def_property_readonly(
+          "accumulator", [](const PrecisionGuarantee& self) { return text(self.accumulator); },
+          "\"exact_integer\" for sums that never saturate, wrap or round; else \"none\".")
       .def_readonly("bit_stable_on_same_hardware", &PrecisionGuarantee::bit_stable_on_same_hardware)
       .def_readonly("bit_stable_across_hardware", &PrecisionGuarantee::bit_stable_across_hardware)
       .def_readonly("deterministic", &PrecisionGuarantee::deterministic)
@@ -604,10 +621,10 @@ void register_answers(py::module_& module) {
   py::class_<KernelSku>(module, "KernelSku", "Which kernel a plan runs.")
       .def_property_readonly("name", &KernelSku::name, "As in \"quantize_f32_s8__avx2\".")
       .def_property_readonly("op", [](const KernelSku& self) { return std::string(name(self.op)); })
-      .def_property_readonly("element", [](const KernelSku& self) { return dtype_name(self.element); },
-                             "What the kernel reads.")
-      .def_property_readonly("aux_element", [](const KernelSku& self) { return dtype_name(self.aux_element); },
-                             "What it writes.")
+      .def_property_readonly(
+          "element", [](const KernelSku& self) { return dtype_name(self.element); }, "What the kernel reads.")
+      .def_property_readonly(
+          "aux_element", [](const KernelSku& self) { return dtype_name(self.aux_element); }, "What it writes.")
       .def_property_readonly("isa", [](const KernelSku& self) { return std::string(name(self.arch)); })
       .def_property_readonly("backend", [](const KernelSku& self) { return std::string(name(self.backend)); })
       .def_readonly("precision_guarantee", &KernelSku::precision_guarantee)
@@ -624,8 +641,7 @@ void register_plans(py::module_& module) {
   register_elementwise_plan<QuantizeKind::fake_quantize>(
       module, "FakeQuantizePlan", "y = scale * (clamp(rne(x / scale) + zero_point, q_min, q_max) - zero_point)");
   register_elementwise_plan<QuantizeKind::quantize_backward>(
-      module, "QuantizeBackwardPlan",
-      "dx = dy / scale where q_min <= rne(x / scale) + zero_point <= q_max, else 0");
+      module, "QuantizeBackwardPlan", "dx = dy / scale where q_min <= rne(x / scale) + zero_point <= q_max, else 0");
   register_elementwise_plan<QuantizeKind::dequantize_backward>(module, "DequantizeBackwardPlan", "dq = dy * scale");
   register_elementwise_plan<QuantizeKind::fake_quantize_backward>(
       module, "FakeQuantizeBackwardPlan", "dx = dy where q_min <= rne(x / scale) + zero_point <= q_max, else 0");

@@ -17,9 +17,7 @@ PyObject* exception_for(const Status& status) {
   }
 }
 
-void set_error(const Status& status) {
-  PyErr_SetString(exception_for(status), std::string(status.message()).c_str());
-}
+void set_error(const Status& status) { PyErr_SetString(exception_for(status), std::string(status.message()).c_str()); }
 
 }  // namespace
 

@@ -24,7 +24,9 @@ std::vector<py::object> each(py::handle weights) {
   return all;
 }
 
-std::string weight_name(std::size_t i, std::size_t count) { return count == 1 ? "weights" : fmt::format("weights[{}]", i); }
+std::string weight_name(std::size_t i, std::size_t count) {
+  return count == 1 ? "weights" : fmt::format("weights[{}]", i);
+}
 
 std::int64_t total(const std::vector<AnyRef>& views) {
   std::int64_t elements = 0;

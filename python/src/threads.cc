@@ -33,7 +33,8 @@ Stream current_stream() {
 
 Stream stream_of(py::handle object) {
   if (object.is_none()) return current_stream();
-  if (!py::isinstance<StreamObject>(object)) refuse(fmt::format("stream {} must be a kvant.plan.Stream", printed(object)));
+  if (!py::isinstance<StreamObject>(object))
+    refuse(fmt::format("stream {} must be a kvant.plan.Stream", printed(object)));
   return object.cast<const StreamObject&>().stream;
 }
 
