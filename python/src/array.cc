@@ -98,8 +98,7 @@ auto ask(const char* argument, const char* what, Function&& function) {
   } catch (py::error_already_set& error) {
     if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
     refuse(fmt::format("{}: {} failed with {}: {}", argument, what,
-                       py::str(error.type().attr("__name__")).cast<std::string>(),
-                       py::str(error.value()).cast<std::string>()));
+                       reinterpret_cast<PyTypeObject*>(error.type().ptr())->tp_name, words_of(error)));
   }
 }
 
@@ -292,7 +291,7 @@ Array array_of(py::handle object, const char* argument) {
     made = py::module_::import("numpy").attr("asarray")(object);
   } catch (py::error_already_set& error) {
     if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
-    refuse(fmt::format("{} is not an array: {}", argument, py::str(error.value()).cast<std::string>()));
+    refuse(fmt::format("{} is not an array: {}", argument, words_of(error)));
   }
   Array array = from_numpy(made);
   array.writable = false;  // nobody would see what was written

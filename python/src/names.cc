@@ -152,7 +152,11 @@ Granularity granularity_of(py::handle scope, py::handle axis, py::handle group_s
 std::int64_t integer(py::handle object, const char* argument) {
   if (!PyIndex_Check(object.ptr())) refuse(fmt::format("{} {} must be an integer", argument, printed(object)));
   const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
-  if (!index) throw py::error_already_set();
+  if (!index) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
+    PyErr_Clear();  // an array of several integers
+    refuse(fmt::format("{} {} must be an integer", argument, printed(object)));
+  }
   int overflow = 0;
   const long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
   if (overflow != 0) refuse(fmt::format("{} {} does not fit 64 bits", argument, printed(index)));

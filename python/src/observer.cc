@@ -23,7 +23,7 @@ namespace {
 class ObserverObject {
  public:
   ObserverObject(const ObserverDescriptor& descriptor, bool input_open)
-      : observer_(value_of(Observer::create(descriptor))), input_open_(input_open) {}
+      : observer_(value_of(Observer::create(descriptor))), input_given_(!input_open), input_open_(input_open) {}
 
   // What `function` takes from the observer, by value.
   template <class Function>
@@ -39,9 +39,10 @@ class ObserverObject {
     {
       const Unlocked unlocked(element_count(x.view.shape));
       const std::lock_guard lock(mutex_);
+      const bool open = input_open_ && element_count(x.view.shape) == 0;  // a batch of nothing decides nothing
       take_input(x.view.kind);
       done = observer_.observe(stream, x.view);
-      if (done.ok()) input_open_ = false;
+      if (done.ok()) input_open_ = open;
     }
     check(done);
   }
@@ -54,7 +55,13 @@ class ObserverObject {
       return;
     }
     const std::scoped_lock lock(mutex_, other.mutex_);
-    if (other.input_open_) return;  // it has seen nothing
+    if (other.input_open_) {
+      // It has seen nothing, but what it was made for must be the same.
+      ObserverDescriptor descriptor = other.observer_.descriptor();
+      descriptor.input = observer_.descriptor().input;
+      check(observer_.merge(value_of(Observer::create(descriptor))));
+      return;
+    }
     take_input(other.observer_.descriptor().input);
     check(observer_.merge(other.observer_));
     input_open_ = false;
@@ -63,6 +70,7 @@ class ObserverObject {
   void reset() {
     const std::lock_guard lock(mutex_);
     observer_.reset();
+    input_open_ = !input_given_;
   }
 
  private:
@@ -76,7 +84,8 @@ class ObserverObject {
 
   mutable std::mutex mutex_;
   Observer observer_;
-  bool input_open_;
+  bool input_given_;  // by the caller: batches of another type are refused from the first
+  bool input_open_;   // yet to be decided
 };
 
 ObserverDescriptor descriptor_of(const ObserverObject& self) {
@@ -129,17 +138,17 @@ std::string representation(const ObserverObject& self) {
 }
 
 std::unique_ptr<ObserverObject> make(py::handle kind, py::handle scope, py::handle axis, py::handle mode,
-                                     bool include_zero, py::handle dtype, py::handle q_min, py::handle q_max,
-                                     double percentile, int bins, py::handle input_dtype) {
+                                     py::handle include_zero, py::handle dtype, py::handle q_min, py::handle q_max,
+                                     py::handle percentile, py::handle bins, py::handle input_dtype) {
   ObserverDescriptor descriptor{.kind = observer_kind_of(kind),
                                 .scope = granularity_of(scope, axis, py::none()),
                                 .mode = mode_of(mode),
-                                .include_zero = include_zero,
+                                .include_zero = boolean(include_zero, "include_zero"),
                                 .output = code_kind(dtype).kind,
                                 .q_min = optional_integer32(q_min, "q_min"),
                                 .q_max = optional_integer32(q_max, "q_max"),
-                                .percentile = percentile,
-                                .bins = bins};
+                                .percentile = number(percentile, "percentile"),
+                                .bins = integer32(bins, "bins")};
   const bool input_open = input_dtype.is_none();
   if (!input_open) descriptor.input = float_kind(input_dtype, "input_dtype").kind;
   return std::make_unique<ObserverObject>(descriptor, input_open);
@@ -176,12 +185,15 @@ void register_observer(py::module_& module) {
            py::arg("axis") = py::none(), py::arg("mode") = "symmetric", py::arg("include_zero") = true,
            py::arg("dtype") = "int8", py::arg("q_min") = py::none(), py::arg("q_max") = py::none(),
            py::arg("percentile") = 99.99, py::arg("bins") = 4096, py::arg("input_dtype") = py::none())
-      .def("observe", &ObserverObject::observe, py::arg("x"),
-           "Adds a batch. One that is refused, or without elements, changes nothing.")
-      .def("merge", &ObserverObject::merge, py::arg("other"),
-           "Adds what another observer, made with the same arguments, has seen.")
+      .def(
+          "observe", [](ObserverObject& self, py::handle x) { self.observe(x); }, py::arg("x"),
+          "Adds a batch. One that is refused, or without elements, changes nothing.")
+      .def(
+          "merge", [](ObserverObject& self, const ObserverObject& other) { self.merge(other); }, py::arg("other"),
+          "Adds what another observer, made with the same arguments, has seen.")
       .def("parameters", &parameters, "(scale, zero_point) from all that was seen.")
-      .def("reset", &ObserverObject::reset, "Forgets all batches.")
+      .def(
+          "reset", [](ObserverObject& self) { self.reset(); }, "Forgets all batches.")
       .def_property_readonly("kind",
                              [](const ObserverObject& self) { return std::string(name(descriptor_of(self).kind)); })
       .def_property_readonly(

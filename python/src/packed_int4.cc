@@ -86,8 +86,8 @@ array([[ 1, -2,  3],
 
 }  // namespace
 
-PackedInt4::PackedInt4(py::array packed, const Shape& shape, bool is_signed)
-    : packed_(std::move(packed)), shape_(shape), is_signed_(is_signed) {
+PackedInt4::PackedInt4(const py::array& packed, const Shape& shape, bool is_signed)
+    : packed_(packed.attr("view")()), shape_(shape), is_signed_(is_signed) {
   const std::vector<py::ssize_t> sizes = packed_sizes(shape);
   if (packed_.dtype().num() != numpy_dtype(ElementKind::u8).num())
     refuse(
@@ -109,8 +109,8 @@ PackedInt4 PackedInt4::from_array(py::handle object, bool is_signed) {
   if (letter != 'i' && letter != 'u')
     refuse(fmt::format("PackedInt4.from_array: a has dtype {}; it must be one of integers",
                        py::str(given.elements.dtype()).cast<std::string>()));
-  // uint64 has values that int64 lacks; as int64 they are negative, and refused for uint4 or far below -8.
-  const py::array wide = given.elements.attr("astype")("int64", py::arg("order") = "C");
+  const bool wide_unsigned = letter == 'u' && given.elements.itemsize() == 8;  // has values that int64 lacks
+  const py::array wide = given.elements.attr("astype")(wide_unsigned ? "uint64" : "int64", py::arg("order") = "C");
   const auto* const values = static_cast<const std::int64_t*>(wide.data());
   PackedInt4 made = empty(given.shape, is_signed);
   const CodeRange range = code_range(made.kind());
@@ -120,8 +120,9 @@ PackedInt4 PackedInt4::from_array(py::handle object, bool is_signed) {
   for (std::int64_t row = 0; row < (length == 0 ? 0 : row_count(given.shape)); ++row, packed += bytes) {
     for (std::int64_t i = 0; i < length; ++i) {
       const std::int64_t value = values[row * length + i];
-      if (value < range.min || value > range.max)
-        refuse(fmt::format("PackedInt4.from_array: {} at {} does not fit {} [{}, {}]", value,
+      if (value < range.min || value > range.max || (wide_unsigned && value < 0))
+        refuse(fmt::format("PackedInt4.from_array: {} at {} does not fit {} [{}, {}]",
+                           wide_unsigned ? fmt::to_string(static_cast<std::uint64_t>(value)) : fmt::to_string(value),
                            indices(row * length + i, given.shape), is_signed ? "int4" : "uint4", range.min, range.max));
       const auto nibble = static_cast<std::uint8_t>(value & 15);
       if (i % 2 == 0)
@@ -164,10 +165,13 @@ void register_packed_int4(py::module_& module) {
            py::arg("packed").noconvert(), py::arg("shape"), py::arg("signed") = true)
       .def_static("from_array", &PackedInt4::from_array, py::arg("a"), py::arg("signed") = true,
                   "Packs an array of integers; one that four bits do not hold is refused with its index.")
-      .def_property_readonly("packed", &PackedInt4::packed, "The bytes: uint8, shape[:-1] + (ceil(shape[-1] / 2),).")
+      .def_property_readonly(
+          "packed", [](const PackedInt4& self) { return self.packed().attr("view")(); },
+          "The bytes: uint8, shape[:-1] + (ceil(shape[-1] / 2),).")
       .def_property_readonly(
           "shape", [](const PackedInt4& self) { return tuple_of(self.shape()); }, "In elements.")
-      .def_property_readonly("signed", &PackedInt4::is_signed, "True for int4, False for uint4.")
+      .def_property_readonly(
+          "signed", [](const PackedInt4& self) { return self.is_signed(); }, "True for int4, False for uint4.")
       .def_property_readonly("ndim", [](const PackedInt4& self) { return self.shape().rank(); })
       .def_property_readonly("size", [](const PackedInt4& self) { return element_count(self.shape()); })
       .def_property_readonly("nbytes", [](const PackedInt4& self) { return self.packed().nbytes(); })

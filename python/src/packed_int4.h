@@ -15,7 +15,8 @@ namespace py = pybind11;
 class PackedInt4 {
  public:
   // Refuses bytes that are not uint8 in C order, of the shape that `shape` needs.
-  PackedInt4(py::array packed, const Shape& shape, bool is_signed);
+  // Holds a view: nobody can resize or reshape it behind our back.
+  PackedInt4(const py::array& packed, const Shape& shape, bool is_signed);
 
   static PackedInt4 empty(const Shape& shape, bool is_signed);
   // Packs integers; refuses one that four bits do not hold.

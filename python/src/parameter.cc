@@ -110,10 +110,14 @@ void check_integers(const Array& array, const char* argument) {
 ParameterInput scale_input(py::handle object, const char* argument, ElementKind kind, bool one_for_all) {
   if (is_number(object)) return {number_parameter(number(object, argument), kind), {}};
   if (object.is_none()) refuse(fmt::format("{} is None; it must be a number or an array", argument));
-  const Array array = array_of(object, argument);
+  Array array = array_of(object, argument);
+  if (array.elements.dtype().kind() == 'i') {  // [1, 2] is a list of scales, too
+    array.elements = array.elements.attr("astype")("float64");
+    array.kind = ElementKind::f64;
+    array.native = true;
+  }
   check_float(array, argument);
-  const bool one = array.shape.rank() == 0 || (one_for_all && array.shape.element_count() == 1);
-  if (one) {
+  if (one_for_all && array.shape.element_count() == 1) {
     const py::array dense = in_c_order(array);
     return {number_parameter(element_as_double(static_cast<const char*>(dense.data()), *array.kind), kind), {}};
   }
@@ -128,7 +132,7 @@ ParameterInput zero_point_input(py::handle object, const char* argument) {
   if (PyFloat_Check(object.ptr())) refuse(fmt::format("{} {} must be an integer", argument, printed(object)));
   const Array array = array_of(object, argument);
   check_integers(array, argument);
-  if (array.shape.rank() == 0) return {AnyParameter(*static_cast<const std::int32_t*>(as_int32(array).data())), {}};
+  if (array.shape.rank() == 0) return {AnyParameter(integer32(array.elements.attr("item")(), argument)), {}};
   py::array kept = is_dense(array, ElementKind::s32) ? array.elements : as_int32(array);
   const AnyRef view = dense_view(kept, ElementKind::s32);
   return {AnyParameter(view), std::move(kept)};

@@ -38,6 +38,8 @@ struct WorkspaceInput {
 WorkspaceInput workspace_of(py::handle object) {
   if (object.is_none()) return {};
   const Array array = array_of(object, "workspace");
+  // Bytes over references of Python's, for one, would not end well.
+  if (array.kind != ElementKind::u8) refuse(fmt::format("workspace {} must be an array of uint8", printed(object)));
   if (!array.writable) refuse("workspace is read-only");
   if (row_stride(array.elements) != 0) refuse("workspace must be contiguous");
   return {array.elements,
@@ -593,10 +595,10 @@ void register_linear_plans(py::module_& module) {
 
 void register_answers(py::module_& module) {
   py::class_<Status>(module, "Status", "The answer of can_implement(): true, or a code with a sentence.")
-      .def_property_readonly("ok", &Status::ok)
+      .def_property_readonly("ok", [](const Status& self) { return self.ok(); })
       .def_property_readonly("code", [](const Status& self) { return std::string(name(self.code())); })
       .def_property_readonly("message", [](const Status& self) { return std::string(self.message()); })
-      .def("__bool__", &Status::ok)
+      .def("__bool__", [](const Status& self) { return self.ok(); })
       .def("__repr__", [](const Status& self) {
         return self.ok() ? std::string("Status(Ok)") : fmt::format("Status({}: {})", name(self.code()), self.message());
       });
@@ -619,7 +621,8 @@ void register_answers(py::module_& module) {
             text(self.bit_stable_across_hardware), text(self.deterministic));
       });
   py::class_<KernelSku>(module, "KernelSku", "Which kernel a plan runs.")
-      .def_property_readonly("name", &KernelSku::name, "As in \"quantize_f32_s8__avx2\".")
+      .def_property_readonly(
+          "name", [](const KernelSku& self) { return self.name(); }, "As in \"quantize_f32_s8__avx2\".")
       .def_property_readonly("op", [](const KernelSku& self) { return std::string(name(self.op)); })
       .def_property_readonly(
           "element", [](const KernelSku& self) { return dtype_name(self.element); }, "What the kernel reads.")

@@ -51,15 +51,32 @@ void refuse(std::string message) { throw Refused{Status(StatusCode::InvalidProbl
 void unsupported(std::string message) { throw Refused{Status(StatusCode::Unsupported, std::move(message))}; }
 
 std::string printed(py::handle object) {
-  constexpr std::size_t kLongest = 60;
-  std::string text;
-  try {
-    text = py::repr(object).cast<std::string>();
-  } catch (py::error_already_set&) {  // an object that cannot print itself
-    text = std::string("an object of type ") + Py_TYPE(object.ptr())->tp_name;
+  constexpr Py_ssize_t kLongest = 60;  // characters
+  const auto text = py::reinterpret_steal<py::object>(PyObject_Repr(object.ptr()));
+  if (!text) {
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) throw py::error_already_set();
+    PyErr_Clear();
+    return std::string("an object of type ") + Py_TYPE(object.ptr())->tp_name;
   }
-  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
-  return text;
+  const bool longer = PyUnicode_GET_LENGTH(text.ptr()) > kLongest;
+  const auto part = py::reinterpret_steal<py::object>(PyUnicode_Substring(text.ptr(), 0, kLongest));
+  // Surrogates that stand alone have no UTF-8.
+  const auto bytes = py::reinterpret_steal<py::object>(
+      part ? PyUnicode_AsEncodedString(part.ptr(), "utf-8", "backslashreplace") : nullptr);
+  if (!bytes) throw py::error_already_set();
+  return PyBytes_AS_STRING(bytes.ptr()) + std::string(longer ? "..." : "");
+}
+
+std::string words_of(const py::error_already_set& error) {
+  const auto text = py::reinterpret_steal<py::object>(PyObject_Str(error.value().ptr()));
+  if (!text) {
+    PyErr_Clear();
+    return "an exception that cannot be printed";
+  }
+  const auto bytes =
+      py::reinterpret_steal<py::object>(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
+  if (!bytes) throw py::error_already_set();
+  return PyBytes_AS_STRING(bytes.ptr());
 }
 
 }  // namespace kvant::python

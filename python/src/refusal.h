@@ -40,5 +40,7 @@ T value_of(Result<T> result) {
 
 // repr(object), cut to what fits a sentence.
 std::string printed(py::handle object);
+// str(error), without where it came from.
+std::string words_of(const py::error_already_set& error);
 
 }  // namespace kvant::python

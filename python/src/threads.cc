@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <limits>
+#include <cxxabi.h>
+#include <unistd.h>
+
 #include <optional>
 
 #include "names.h"
@@ -25,6 +27,16 @@ struct StreamObject {
 };
 
 }  // namespace
+
+void Unlocked::take_back(PyThreadState* state) {
+  try {
+    PyEval_RestoreThread(state);
+  } catch (abi::__forced_unwind&) {
+    // Python is shutting down, and ends threads that come back to it (before 3.14) by unwinding their stack, through
+    // objects that it must not be asked to free any more. The process is about to end: wait for that, as 3.14 does.
+    for (;;) pause();
+  }
+}
 
 Stream current_stream() {
   if (!g_stream) g_stream = Stream::cpu();

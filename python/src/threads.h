@@ -24,12 +24,14 @@ class Unlocked {
  public:
   explicit Unlocked(std::int64_t elements) : state_(elements >= kWorthIt ? PyEval_SaveThread() : nullptr) {}
   ~Unlocked() {
-    if (state_ != nullptr) PyEval_RestoreThread(state_);
+    if (state_ != nullptr) take_back(state_);
   }
   Unlocked(const Unlocked&) = delete;
   Unlocked& operator=(const Unlocked&) = delete;
 
  private:
+  static void take_back(PyThreadState* state);
+
   static constexpr std::int64_t kWorthIt = 4096;  // elements take a microsecond or more
   PyThreadState* state_;
 };
