@@ -5,7 +5,7 @@ import pytest
 
 import kvant
 import reference as ref
-from conftest import as_codes, codes, floats, rng
+from samples import as_codes, codes, floats, rng
 
 # Shape, then scope, axis and group size. Odd rows, rows of nothing, no rows, inner axes, ragged and oversized groups;
 # the last of each scope is large enough for several threads.
