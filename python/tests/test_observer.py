@@ -106,7 +106,7 @@ def test_the_cut_into_batches_does_not_matter(kind, scope):
     x = floats((600, 4), "float32")
     orders = {
         "whole": [x],
-        "rows": list(x[:, None, :].transpose(0, 2, 1).reshape(600, 1, 4)),
+        "rows": list(x[:, None, :]),
         "backwards": [x[300:][::-1], x[:300][::-1]],
     }
     results = []
