@@ -63,7 +63,7 @@ def test_from_array_names_what_does_not_fit(signed, bad):
         assert str(word) in str(refusal.value)
 
 
-@pytest.mark.parametrize("bad", [2**40, -(2**63), 2**63])
+@pytest.mark.parametrize("bad", [2**40, -(2**63), 2**63, 2**64 - 3])
 def test_from_array_does_not_wrap(bad):
     with pytest.raises(ValueError, match=str(bad)):
         kvant.PackedInt4.from_array(np.array([1, bad], np.uint64 if bad > 0 else np.int64))
