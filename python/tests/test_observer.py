@@ -1,7 +1,5 @@
 """Observer: static calibration."""
 
-import copy
-
 import numpy as np
 import pytest
 
@@ -26,9 +24,7 @@ def want_of(x, name, where, **rules):
 @pytest.mark.parametrize("where", [("tensor",), ("channel", 1)])
 def test_min_max(where, name, dtype, mode, include_zero):
     scope = dict(zip(("scope", "axis"), where))
-    observer = kvant.Observer(
-        mode=mode, include_zero=include_zero, dtype=dtype, input_dtype=name, **scope
-    )
+    observer = kvant.Observer(mode=mode, include_zero=include_zero, dtype=dtype, input_dtype=name, **scope)
     for x in batches(name):
         observer.observe(x)
     everything = np.concatenate(batches(name))
@@ -36,13 +32,14 @@ def test_min_max(where, name, dtype, mode, include_zero):
     rules = {"mode": mode, "q_min": low, "q_max": high, "include_zero": include_zero}
     scale, zero_point = observer.parameters()
     want_scale, want_zero_point = want_of(everything, name, where, **rules)
-    ref.same_bits(np.asarray(scale).reshape(-1), want_scale.reshape(-1))
-    ref.same_bits(np.asarray(zero_point).reshape(-1), want_zero_point.reshape(-1))
+    ref.same_bits(scale, want_scale)
+    ref.same_bits(zero_point, want_zero_point)
     wide = ref.widen(everything, name).astype(np.float64)
     ranges = [ref.range_of(wide[index]) for _, index in ref.segments(wide.shape, *where)]
-    assert observer.min.tolist() == [r[0] for r in ranges]
-    assert observer.max.tolist() == [r[1] for r in ranges]
-    assert observer.max_abs.tolist() == [max(-r[0], r[1]) for r in ranges]
+    assert observer.min.shape == observer.max.shape == observer.max_abs.shape == scale.shape == want_scale.shape
+    assert observer.min.reshape(-1).tolist() == [r[0] for r in ranges]
+    assert observer.max.reshape(-1).tolist() == [r[1] for r in ranges]
+    assert observer.max_abs.reshape(-1).tolist() == [max(-r[0], r[1]) for r in ranges]
     assert observer.observed == np.isfinite(wide).sum()
     assert observer.ignored == (~np.isfinite(wide)).sum()
 
@@ -166,15 +163,27 @@ def test_views_are_observed():
     for view in (x[:, :5], x.T, x[::-2], np.asfortranarray(x), x.astype(">f4")):
         observer = kvant.Observer()
         observer.observe(view)
-        assert (observer.min[0], observer.max[0], observer.observed) == (view.min(), view.max(), view.size)
+        assert (observer.min, observer.max, observer.observed) == (view.min(), view.max(), view.size)
 
 
-def test_copies_go_their_own_way():
+def test_reset_and_empty_batches_leave_the_input_type_open():
+    """A batch without elements changes nothing, and reset() forgets all batches."""
     observer = kvant.Observer()
+    observer.observe(np.zeros((0, 3), np.float64))
     observer.observe(np.ones(3, np.float32))
-    for other in (copy.copy(observer), copy.deepcopy(observer)):
-        other.observe(np.full(3, 9.0, np.float32))
-        assert (observer.max_abs[0], other.max_abs[0]) == (1.0, 9.0)
+    assert observer.parameters()[0].dtype == np.float32
+    observer.reset()
+    observer.observe(np.ones(3, np.float64))
+    assert observer.parameters()[0].dtype == np.float64
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_merging_with_itself_counts_twice(kind):
+    observer = kvant.Observer(kind)
+    observer.observe(floats((50, 4), "float32"))
+    before, observed = [a.tobytes() for a in observer.parameters()], observer.observed
+    observer.merge(observer)
+    assert ([a.tobytes() for a in observer.parameters()], observer.observed) == (before, 2 * observed)
 
 
 def test_repr_helps():

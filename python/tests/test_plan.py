@@ -161,15 +161,12 @@ def test_can_implement_says_no_and_run_raises(key):
                 if not (key == "dynamic_range_quantize" and name == "scale_out"):
                     continue  # not wanted
             arguments = {**c.inputs, **buffers(c), name: bad}
-            try:
-                status = p.can_implement(**arguments)
-                assert not status and not status.ok and status.code in ("InvalidProblem", "Unsupported"), kind
-                assert len(status.message) > 10
-            except (ValueError, NotImplementedError, TypeError) as refusal:  # no buffer at all
-                assert kind in ("read-only", "order", "none", "list", "dtype"), refusal
-                assert len(str(refusal)) > 10
-            with pytest.raises((ValueError, NotImplementedError, TypeError)):
+            status = p.can_implement(**arguments)
+            assert not status and not status.ok and status.code in ("InvalidProblem", "Unsupported"), kind
+            assert name in status.message and status.message in repr(status)
+            with pytest.raises((ValueError, NotImplementedError)) as refusal:
                 p.run(**arguments, **scratch(p))
+            assert str(refusal.value) == status.message
 
 
 @each_case
@@ -187,7 +184,7 @@ def test_copies_are_refused(key):
             forms.append(np.repeat(value, 2)[::2])
         for form in forms:
             outputs = buffers(c)
-            with pytest.raises((ValueError, NotImplementedError, TypeError)) as refusal:
+            with pytest.raises((ValueError, NotImplementedError)) as refusal:
                 p.run(**{**c.inputs, name: form}, **outputs, **scratch(p))
             assert name in str(refusal.value)
             assert all((a == 99).all() for a in outputs.values())  # nothing is written
@@ -261,7 +258,7 @@ def test_streams(key):
         p = select(c, stream=stream)
         for name, got in run(p, c, stream=stream).items():
             ref.same_bits(got, c.want[name])
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="two"):
         select(c, stream="two")
 
 
