@@ -3,6 +3,7 @@
 import ast
 import doctest
 import inspect
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import kvant
 from kvant import _kvant, dynamic_range, elementwise, linear, plan, smoothing
 
 MODULES = [kvant, elementwise, dynamic_range, linear, smoothing, plan]
-FUNCTIONS = [name for name in kvant.__all__ if callable(getattr(kvant, name)) and not inspect.isclass(getattr(kvant, name))]
+FUNCTIONS = [name for name in kvant.__all__ if inspect.isroutine(getattr(kvant, name))]
 CLASSES = [getattr(kvant, name) for name in kvant.__all__ if inspect.isclass(getattr(kvant, name))]
 PLAN_CLASSES = [getattr(plan, name) for name in plan.__all__]
 FOLDER = Path(kvant.__file__).parent
@@ -154,6 +155,10 @@ def members(cls, classes):
     return found
 
 
+def is_property(node):
+    return any(isinstance(d, ast.Name) and d.id == "property" for d in node.decorator_list)
+
+
 def public(names):
     return {name for name in names if not name.startswith("_")}
 
@@ -174,7 +179,6 @@ def test_the_stub_names_the_members_of_classes(name):
     assert public(declared) == public(n for n in dir(cls))
     for method in declared:
         assert hasattr(cls, method), method
-    is_property = lambda node: any(isinstance(d, ast.Name) and d.id == "property" for d in node.decorator_list)
     for member in public(declared):
         assert is_property(declared[member]) == isinstance(getattr(cls, member), property), member
 
@@ -185,18 +189,13 @@ def test_the_stub_has_the_parameters_of_methods(name):
     classes = stub()[2]
     cls = getattr(_kvant, name)
     for method, node in members(classes[name], classes).items():
-        if any(isinstance(d, ast.Name) and d.id == "property" for d in node.decorator_list) or method in ("__bool__", "__len__"):
+        if is_property(node) or method in ("__bool__", "__len__"):
             continue
         arguments = node.args
         names = [a.arg for a in arguments.posonlyargs + arguments.args + arguments.kwonlyargs if a.arg != "self"]
-        text = getattr(cls, method).__doc__ or ""
-        if "(" not in text.split("\n")[0]:
-            continue  # written in C, without a signature
-        first = text.split("\n")[0]
-        for argument in names:
-            assert f"{argument}:" in first or f"{argument}=" in first or f"{argument}," in first or f"{argument})" in first, (
-                f"{name}.{method}: {argument} is not in {first}"
-            )
+        first = (getattr(cls, method).__doc__ or "").split("\n")[0]
+        written = re.findall(r"(\w+)(?=: |=|,|\))", first)
+        assert [n for n in written if n in names] == names, f"{name}.{method}: {names} are not in {first}"
 
 
 def test_the_package_is_typed():

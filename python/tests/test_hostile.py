@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -314,7 +315,7 @@ def test_more_than_memory_holds_is_a_memory_error():
 
 def test_no_elements_but_enormous():
     """The other size of a tensor without elements may be anything that the results' bytes can be counted for."""
-    for function, argument, dtype in [("dequantize_per_tensor", "q", np.int8), ("quantize_per_tensor", "x", np.float16)]:
+    for function, argument, dtype in [("dequantize_per_tensor", "q", "int8"), ("quantize_per_tensor", "x", "float16")]:
         try:
             assert call(function, **{argument: np.zeros((0, 2**58), dtype)}).shape == (0, 2**58)
         except REFUSALS as refusal:
@@ -567,7 +568,7 @@ def test_bad_dynamic_ranges(changes, words):
     refused("dynamic_range_quantize", words, **changes)
 
 
-@pytest.mark.parametrize("function", [f for f in GOOD if f.startswith("dequantize_per")] + ["w8a8_linear", "smoothquant_linear"])
+@pytest.mark.parametrize("function", [f for f in GOOD if "dtype='float32'" in str(signature(getattr(kvant, f)))])
 @pytest.mark.parametrize("dtype", ["int8", "float8", "double!", None, np.int32, 5, "complex64"])
 def test_bad_float_types(function, dtype):
     refused(function, ["dtype"], dtype=dtype)
@@ -792,9 +793,10 @@ def test_objects_that_were_never_initialized():
         import numpy as np
         import kvant
 
+        ones = np.ones((1, 1), np.int8)
         uses = {
             "PackedInt4": [np.asarray, repr, lambda o: kvant.dequantize_per_tensor(o, 1.0), lambda o: o.packed],
-            "PackedWeight": [repr, lambda o: o.to_bytes(), lambda o: kvant.w8a8_linear(np.ones((1, 1), np.int8), 1.0, o, 1.0)],
+            "PackedWeight": [repr, lambda o: o.to_bytes(), lambda o: kvant.w8a8_linear(ones, 1.0, o, 1.0)],
             "Observer": [repr, lambda o: o.observe(np.ones(3, np.float32)), lambda o: o.parameters()],
         }
         for name, functions in uses.items():
@@ -850,7 +852,8 @@ def test_one_observer_in_many_threads():
         import numpy as np
         import kvant
 
-        observers = [kvant.Observer(kind, scope="channel", axis=1, bins=16) for kind in ("min_max", "percentile", "mse")]
+        kinds = ("min_max", "percentile", "mse")
+        observers = [kvant.Observer(kind, scope="channel", axis=1, bins=16) for kind in kinds]
         batches = [np.random.default_rng(i).normal(0, 10.0**i, (300, 40)).astype(np.float32) for i in range(4)]
 
         def work(batch):
@@ -950,8 +953,9 @@ def test_the_scalar_kernels_give_the_same_bits():
         import kvant
         x = np.random.default_rng(0).normal(0, 3, (37, 129)).astype(np.float32)
         w = np.random.default_rng(1).integers(-128, 128, (33, 129)).astype(np.int8)
-        parts = [kvant.quantize_per_tensor(x, 0.01), kvant.fake_quantize(x, 0.3, 0, -8, 7), *kvant.dynamic_range_quantize(x),
-                 kvant.quantized_linear(x, w, 0.1), np.asarray(kvant.quantize_per_tensor(x, 0.3, dtype="int4"))]
+        parts = [kvant.quantize_per_tensor(x, 0.01), kvant.fake_quantize(x, 0.3, 0, -8, 7),
+                 *kvant.dynamic_range_quantize(x), kvant.quantized_linear(x, w, 0.1),
+                 np.asarray(kvant.quantize_per_tensor(x, 0.3, dtype="int4"))]
         print(hashlib.sha256(b"".join(p.tobytes() for p in parts)).hexdigest())
     """
     best = in_a_process(code)

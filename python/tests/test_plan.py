@@ -23,7 +23,7 @@ SMOOTH = np.exp2(rng(5).uniform(-2, 2, 33)).astype(np.float32)
 
 
 def case(cls, select, inputs, outputs, want, sku, **options):
-    """inputs: the read-only arguments; outputs: name to dtype and shape; want: name to array; sku: how its name begins."""
+    """inputs: what is read; outputs: name to dtype and shape; want: name to array; sku: how its name begins."""
     return SimpleNamespace(cls=cls, select=select, options=options, inputs=inputs, outputs=outputs, want=want, sku=sku)
 
 
@@ -36,7 +36,11 @@ CASES = {
     "quantize_channel": case(
         plan.QuantizePlan, (SHAPE,), {"input": X, "scale": CHANNEL, "zero_point": ZERO_POINTS},
         {"output": ("uint8", SHAPE)},
-        {"output": ref.quantize(X, "float32", CHANNEL, ZERO_POINTS, ("channel", 1), dtype="uint8", numerics="reciprocal")},
+        {
+            "output": ref.quantize(
+                X, "float32", CHANNEL, ZERO_POINTS, ("channel", 1), dtype="uint8", numerics="reciprocal"
+            )
+        },
         "quantize_f32_u8__", output="uint8", scope="channel", axis=-1, numerics="reciprocal",
     ),
     "dequantize": case(
@@ -61,7 +65,8 @@ CASES = {
         "fake_quantize_backward_f32", scope="token",
     ),
     "dequantize_backward": case(
-        plan.DequantizeBackwardPlan, (SHAPE,), {"grad_output": DY, "scale": CHANNEL}, {"grad_input": ("float32", SHAPE)},
+        plan.DequantizeBackwardPlan, (SHAPE,), {"grad_output": DY, "scale": CHANNEL},
+        {"grad_input": ("float32", SHAPE)},
         {"grad_input": ref.dequantize_backward(DY, "float32", CHANNEL, ("channel", 1))}, "dequantize_backward",
         scope="channel", axis=1,
     ),
@@ -406,7 +411,8 @@ def test_linear_plans_take_fewer_rows_and_packed_weights():
               bias=BIAS, output=y, **scratch(p))  # fmt: skip
         ref.same_bits(y, c.want["output"][:rows])
     nine = codes((9, 33), "int8")
-    status = p.can_implement(activation=nine, act_scale=1.0, weight=W, weight_scale=1.0, output=np.zeros((9, 9), np.float32))
+    y = np.zeros((9, 9), np.float32)
+    status = p.can_implement(activation=nine, act_scale=1.0, weight=W, weight_scale=1.0, output=y)
     assert not status and "9 rows" in status.message and "max_rows 8" in status.message
 
 
