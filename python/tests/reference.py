@@ -200,7 +200,7 @@ def dequantize_backward(dy, name, scale, where=("tensor",)):
 def range_of(x):
     """(min, max) of the finite values, zeros as +0.0; None where there are none."""
     finite = x[np.isfinite(x)]
-    return None if finite.size == 0 else (finite.min() + 0.0, finite.max() + 0.0)
+    return None if finite.size == 0 else (finite.min() + x.dtype.type(0), finite.max() + x.dtype.type(0))
 
 
 def parameters_of_range(limits, c, *, mode, q_min, q_max, include_zero):

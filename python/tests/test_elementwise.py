@@ -278,8 +278,8 @@ FUNCTIONS = {
     "quantize_group": (lambda x, q, out: kvant.quantize_per_group(x, S[:18], 0, 4, out=out), "int8"),
     "dequantize_group": (lambda x, q, out: kvant.dequantize_per_group(q, S[:18], 0, 4, out=out), "float32"),
     "fake_quantize": (lambda x, q, out: kvant.fake_quantize(x, 0.1, 0, -8, 7, out=out), "float32"),
-    "quantize_backward": (lambda x, q, out: kvant.quantize_backward(x * 3, x, 0.1, 0, -8, 7, out=out), "float32"),
-    "fake_backward": (lambda x, q, out: kvant.fake_quantize_backward(x * 3, x, 0.1, 0, -8, 7, out=out), "float32"),
+    "quantize_backward": (lambda x, q, out: kvant.quantize_backward(-x, x, 0.1, 0, -8, 7, out=out), "float32"),
+    "fake_backward": (lambda x, q, out: kvant.fake_quantize_backward(-x, x, 0.1, 0, -8, 7, out=out), "float32"),
     "dequantize_backward": (lambda x, q, out: kvant.dequantize_backward(x, 0.1, out=out), "float32"),
 }
 S = np.exp2(rng(17).uniform(-4, 1, 18)).astype(np.float32)

@@ -205,9 +205,9 @@ def test_repr_helps():
         ({"dtype": "int16"}, ["int16"]),
         ({"dtype": "float32"}, ["float32"]),
         ({"input_dtype": "int8"}, ["int8"]),
-        ({"percentile": 50}, ["percentile", "50"]),
-        ({"percentile": 100.5}, ["percentile", "100.5"]),
-        ({"percentile": float("nan")}, ["percentile", "nan"]),
+        ({"kind": "percentile", "percentile": 50}, ["percentile", "50"]),
+        ({"kind": "percentile", "percentile": 100.5}, ["percentile", "100.5"]),
+        ({"kind": "percentile", "percentile": float("nan")}, ["percentile", "nan"]),
         ({"bins": 100}, ["bins", "100"]),
         ({"bins": 2**21}, ["bins", "2097152"]),
         ({"bins": 0}, ["bins", "0"]),
@@ -237,14 +237,17 @@ def test_observe_and_merge_refuse_and_change_nothing():
         (np.ones((3, 4), np.float64), ["float64", "f64"]),
         (np.ones((3, 4), np.int8), ["int8", "s8"]),
         (np.ones(4, np.float32), ["axis", "1"]),
-        (None, ["None"]),
+        (None, ["x has dtype object"]),
     ]:
         with pytest.raises((ValueError, NotImplementedError)) as refusal:
             observer.observe(bad)
         assert any(word in str(refusal.value) for word in words)
-    other = kvant.Observer("mse", scope="channel", axis=1)
-    with pytest.raises(ValueError, match="kind"):
-        observer.merge(other)
+    for options, word in [({"kind": "mse"}, "kind"), ({"dtype": "uint8"}, "uint8|u8|output"), ({"axis": 0}, "axis")]:
+        other = kvant.Observer(**{"scope": "channel", "axis": 1, **options})
+        for _ in range(2):  # whether it has seen something or not
+            with pytest.raises(ValueError, match=word):
+                observer.merge(other)
+            other.observe(np.ones((4, 4), np.float32))
     for not_one in (None, 3, "x"):
         with pytest.raises((ValueError, TypeError)):
             observer.merge(not_one)

@@ -104,8 +104,6 @@ def test_the_lock_is_free_during_a_call():
     thread = threading.Thread(target=counter)
     thread.start()
     try:
-        import kvant.linear
-
         call = kvant._kvant.quantized_linear
         arguments = (x, w, 0.1, 0, None, "symmetric", False, None, 0, None, "exact", None)
         grown = []
