@@ -964,3 +964,10 @@ def test_the_scalar_kernels_give_the_same_bits():
     best = in_a_process(code)
     scalar = in_a_process('import os; os.environ["KVANT_FORCE_ISA"] = "scalar"\n' + textwrap.dedent(code))
     assert len(best) == 65 and best == scalar
+
+
+def test_random_arguments():
+    said = in_a_process("import runpy; runpy.run_module('random_arguments', run_name='__main__')", timeout=300)
+    results, refusals, other = map(int, said.split("\n")[0].split())
+    assert results > 200 and refusals > 8000, said
+    assert other == 0, said
