@@ -165,7 +165,7 @@ def fake_quantize(x, name, scale, zero_point, q_min, q_max, where=("tensor",), *
     with np.errstate(all="ignore"):
         x, scale, zero_point = parameters(x, name, scale, zero_point, where)
         r = rounded(x, scale, zero_point, numerics)
-        steps = np.clip(r, q_min, q_max) - zero_point + 0.0
+        steps = np.clip(r, q_min, q_max) - zero_point
         return narrow(scale * steps.astype(compute(name)), name)
 
 

@@ -31,6 +31,15 @@ def finite_floats(shape, name, seed=0, spread=3.0):
     return ref.narrow(rng(seed, len(shape)).normal(0, spread, shape).astype(ref.compute(name)), name)
 
 
+def near_ties(name, scale_of=127):
+    """Rows of numbers next to halves of max|row| / scale_of, where a quotient and a product round differently."""
+    c = ref.compute(name)
+    largest = rng(31).uniform(0.1, 10, (60, 1)).astype(c)
+    halves = np.arange(-126, 126).astype(c) + c(0.5)
+    x = np.concatenate([largest, halves * (largest / c(scale_of))], axis=1)
+    return ref.narrow(x.astype(c), name)
+
+
 def codes(shape, dtype, seed=0):
     low, high = ref.CODE_RANGE[dtype]
     return rng(seed, len(shape)).integers(low, high + 1, shape).astype(ref.storage(dtype))

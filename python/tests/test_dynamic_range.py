@@ -5,7 +5,7 @@ import pytest
 
 import kvant
 import reference as ref
-from samples import as_codes, finite_floats, floats, rng
+from samples import as_codes, finite_floats, floats, near_ties, rng
 from test_elementwise import GEOMETRIES, IDS
 
 
@@ -91,6 +91,14 @@ def test_degenerate_segments(name, dtype, mode, include_zero):
         check(row, name, ("tensor",), dtype=dtype, mode=mode, include_zero=include_zero)
     if not name.endswith("64"):
         check(x, name, ("token",), dtype=dtype, mode=mode, include_zero=include_zero, q_min=2, q_max=6)
+
+
+@pytest.mark.parametrize("name", ["float32", "float64"])
+def test_the_numerics_at_ties(name):
+    x = near_ties(name)
+    exact = check(x, name, ("token",))[0]
+    reciprocal = check(x, name, ("token",), numerics="reciprocal")[0]
+    assert (exact != reciprocal).any()
 
 
 @pytest.mark.parametrize("name", ref.FLOATS)

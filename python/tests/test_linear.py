@@ -5,7 +5,7 @@ import pytest
 
 import kvant
 import reference as ref
-from samples import codes, finite_floats, floats, rng
+from samples import codes, finite_floats, floats, near_ties, rng
 
 SHAPES = [(1, 1, 1), (1, 64, 8), (5, 33, 17), (16, 70, 3), (33, 129, 65), (0, 5, 3), (3, 0, 4), (2, 7, 0)]  # M, K, N
 IDS = ["x".join(map(str, s)) for s in SHAPES]
@@ -236,6 +236,20 @@ def test_quantized_linear_equals_its_parts():
     q, scale, zero_point = kvant.dynamic_range_quantize(x, mode="asymmetric")
     parts = kvant.w8a8_linear(q, scale, w, 0.01, act_zero_point=zero_point, dtype="bfloat16")
     ref.same_bits(kvant.quantized_linear(x, w, 0.01, mode="asymmetric"), parts)
+
+
+@pytest.mark.parametrize("way", [{}, {"act_scale": 0.00214854861}], ids=["dynamic", "static"])
+@pytest.mark.parametrize("name", ["float32", "float64"])
+def test_the_numerics_at_ties(name, way):
+    x = near_ties(name)
+    if way:
+        x = ((np.arange(-127, 127) + 0.5).astype(x.dtype) * x.dtype.type(way["act_scale"]))[None]
+    w = np.eye(x.shape[1], dtype=np.int8)
+    results = []
+    for numerics in ("exact", "reciprocal"):
+        results.append(kvant.quantized_linear(x, w, 1.0, numerics=numerics, **way))
+        ref.same_bits(results[-1], ref.quantized_linear(x, name, w, 1.0, numerics=numerics, **way))
+    assert (results[0] != results[1]).any()
 
 
 def test_scalar_scale_types():
