@@ -712,7 +712,7 @@ def test_objects_that_raise():
             return "\udc80"
 
     refused("quantize_per_tensor", ["x", "not today"], x=Array())
-    refused("quantize_per_tensor", ["q_min"], errors=REFUSALS + (RuntimeError,), q_min=Index())
+    refused("quantize_per_tensor", ["no index"], errors=REFUSALS + (RuntimeError,), q_min=Index())
     for argument in ("x", "scale", "zero_point", "dtype", "q_min", "numerics", "out"):
         for thing in (Repr(), Surrogates()):
             refused("quantize_per_tensor", [argument], **{argument: thing})

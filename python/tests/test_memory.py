@@ -14,6 +14,15 @@ from test_hostile import GOOD, Dlpack, X, call
 from test_plan import CASES, buffers, scratch, select
 
 
+@pytest.fixture(autouse=True, scope="module")
+def quick_collections():
+    """What is there already is not looked through again: thousands of tests."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 def smallest(growth):
     """Of each count, the one nearest to 0."""
     return np.take_along_axis(np.array(growth), np.abs(growth).argmin(axis=0)[None], axis=0)[0]
