@@ -163,6 +163,17 @@ def test_packed_is_the_memory_that_functions_read():
     assert kvant.dequantize_per_tensor(packed, 1.0).tolist() == [1, 2, 0, 0]
 
 
+def test_equality():
+    make = kvant.PackedInt4.from_array
+    assert make([1, 2, 3]) == make([1, 2, 3])
+    assert make([1, 2, 3]) != make([1, 2, 4])
+    assert make([1, 2, 3]) != make([1, 2, 3, 0])  # the same bytes
+    assert make([1, 2, 3]) != make([1, 2, 3], signed=False)
+    assert make([1, 2, 3]) != "abc"
+    with pytest.raises(TypeError):
+        hash(make([1]))  # it can be written to
+
+
 def test_its_attributes_are_read_only():
     packed = kvant.PackedInt4.from_array(np.zeros(4, np.int8))
     for name, value in (("shape", (2, 2)), ("signed", False), ("packed", np.zeros(2, np.uint8))):
