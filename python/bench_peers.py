@@ -447,14 +447,14 @@ class DynamicPerTensor(Case):
 
     def with_onnxruntime(self, threads: int) -> Iterator[Race]:
         x = normal(self.shape)
-        out = (np.zeros(self.shape, np.uint8), np.zeros(1, np.float32), np.zeros(1, np.int32))
+        out = (np.zeros(self.shape, np.uint8), np.zeros((), np.float32), np.zeros((), np.int32))
         theirs = onnx_session([node("DynamicQuantizeLinear", "x", "q s z")], {"x": x}, ["q", "s", "z"], {}, threads)
         yield Race("onnxruntime", "DynamicQuantizeLinear", "out", self.ours(x, out, "exact"), theirs, self.agreement)
 
     def with_numpy(self, threads: int) -> Iterator[Race]:
         x = normal(self.shape)
         buffer, q = np.zeros(self.shape, np.float32), np.zeros(self.shape, np.uint8)
-        out = (np.zeros(self.shape, np.uint8), np.zeros(1, np.float32), np.zeros(1, np.int32))
+        out = (np.zeros(self.shape, np.uint8), np.zeros((), np.float32), np.zeros((), np.int32))
 
         def theirs() -> Any:
             low, high = np.minimum(x.min(), 0), np.maximum(x.max(), 0)
