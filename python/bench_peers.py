@@ -656,8 +656,8 @@ def main() -> None:
         f"{peer} {version or 'is missing'}" for peer, version in versions().items()) + f"; {os.cpu_count()} processors")
     load = os.getloadavg()[0]
     if load > 0.5 and not arguments.quick:
-        print(f"Others keep {load:.1f} processors busy. torch's threads wait for each other by spinning and suffer more "
-              "than kvant's from that: ratios on two threads flatter kvant.")
+        print(f"Others keep {load:.1f} processors busy. torch's threads wait for each other by spinning and suffer "
+              "more from that than kvant's: ratios on two threads flatter kvant.")
     print("ratio: the peer's time by kvant's. memory: new, both allocate; out, both write to arrays made beforehand.")
     print(line(*(title for title, _ in COLUMNS)), flush=True)
     pace = Pace(0.002, 2) if arguments.quick else Pace(0.05, 5)
