@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Rewrites the figures in README.md from bench.json, bench_ort.json and bench_tool.json, each where it is, and from the
-tool's demo, so that no number there is typed by hand.
+"""Rewrites the figures in README.md from bench.json, bench_ort.json, bench_tool.json and bench_peers.json, each where it
+is, and from the tool's demo, so that no number there is typed by hand.
 
-usage: python3 bench/readme_table.py   (after ./dev bench or ./dev bench --ort)
+usage: python3 bench/readme_table.py   (after ./dev bench or ./dev bench --ort, python/bench_peers.py --json bench_peers.json)
 """
 import json
 import pathlib
@@ -156,6 +156,38 @@ def tool():
             "machine named below)."]
 
 
+def peers():
+    """The table of the Python package beside other libraries."""
+    figures = json.loads((ROOT / "bench_peers.json").read_text())
+    there = [peer for peer, version in figures["peers"].items() if version]
+    # (case, shape) -> peer -> threads -> rows, of which the peer's fastest way counts
+    cells = {}
+    for row in figures["rows"]:
+        case = row["case"] + (", beside float32" if "float32" in row["how"] else "")
+        by = cells.setdefault((case, " × ".join(str(size) for size in row["shape"])), {})
+        by.setdefault(row["peer"], {}).setdefault(row["threads"], []).append(row["ratio"])
+
+    def cell(by):
+        return " / ".join(f"{min(by[threads]):.1f}" for threads in sorted(by))
+
+    names = ", ".join(f"{peer} {figures['peers'][peer]}" for peer in there)
+    lines = [f"How many times as long as kvant {names} take", "on 1 / 2 threads, each in the fastest of its ways and with as",
+             "many allocations as kvant (`python/bench_peers.py`, on the machine named below):", "",
+             "| | shape | " + " | ".join(there) + " |", "|---" * (len(there) + 2) + "|"]
+    for (case, shape), by in sorted(cells.items(), key=lambda item: "float32" in item[0][0]):
+        lines.append(f"| {case} | {shape} | " + " | ".join(cell(by.get(peer, {})) for peer in there) + " |")
+    once = [row for row in figures["rows"] if row["threads"] == 1]
+    quantizers = [row for row in once if "kvant_error" not in row["agreement"]]
+    different = [row for row in quantizers if row["agreement"]["text"] != "equal bits"]
+    lines += ["", f"- Results: equal bits in {len(quantizers) - len(different)} of {len(quantizers)} comparisons of quantizers"
+              + ("; the others:" if different else "")]
+    lines += [f"  - {row['peer']}, {row['case']}, {' × '.join(str(size) for size in row['shape'])}: {row['agreement']['text']}"
+              for row in different]
+    lines += [f"- Linear layer of {row['shape'][0]} rows, {row['peer']}, {row['how']}: {row['agreement']['text']}"
+              for row in once if "kvant_error" in row["agreement"] and row["shape"][0] > 16]
+    return lines
+
+
 def demo():
     """What the tool's demo prints, without the layers in the middle and the machine's times."""
     ran = subprocess.run([ROOT / "build/release/kvant", "demo", "--output", "build/demo", "-q"], cwd=ROOT, check=True,
@@ -179,6 +211,8 @@ def main():
         fill("bench", operators(json.loads((ROOT / "bench.json").read_text())))
     if (ROOT / "bench_tool.json").exists():
         fill("tool", tool())
+    if (ROOT / "bench_peers.json").exists():
+        fill("peers", peers())
     if (ROOT / "build/release/kvant").exists():
         fill("demo", demo())
     readme.write_text(text)
