@@ -108,10 +108,10 @@ void check_integers(const Array& array, const char* argument) {
 }  // namespace
 
 ParameterInput scale_input(py::handle object, const char* argument, ElementKind kind, bool one_for_all) {
-  if (is_number(object)) return {number_parameter(number(object, argument), kind), {}};
+  if (one_for_all && is_number(object)) return {number_parameter(number(object, argument), kind), {}};
   if (object.is_none()) refuse(fmt::format("{} is None; it must be a number or an array", argument));
   Array array = array_of(object, argument);
-  if (array.elements.dtype().kind() == 'i') {  // [1, 2] is a list of scales, too
+  if (array.elements.dtype().kind() == 'i' && array.elements.itemsize() >= 4) {  // [1, 2] is a list of scales, too
     array.elements = array.elements.attr("astype")("float64");
     array.kind = ElementKind::f64;
     array.native = true;

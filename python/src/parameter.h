@@ -19,7 +19,8 @@ struct ParameterInput {
 };
 
 // `kind` is f32 or f64; floating-point arrays of other kinds are converted (to f32 by rounding to nearest even).
-// one_for_all: an array of one element counts as a number, which plans check.
+// one_for_all: an array of one element counts as a number, which plans check; otherwise a number is an array without
+// dimensions, as the scale of the only token of a vector is.
 ParameterInput scale_input(py::handle object, const char* argument, ElementKind kind, bool one_for_all);
 // Integers of any width; what int32 does not hold becomes its nearest limit (plans take up to ±2^23). None is 0.
 ParameterInput zero_point_input(py::handle object, const char* argument);

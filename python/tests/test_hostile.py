@@ -814,43 +814,6 @@ def in_a_process(code, timeout=60):
     return done.stdout
 
 
-def test_objects_that_were_never_initialized():
-    in_a_process(
-        """
-        import inspect
-        import numpy as np
-        import kvant
-
-        ones = np.ones((1, 1), np.int8)
-        uses = {
-            "PackedInt4": [np.asarray, repr, lambda o: kvant.dequantize_per_tensor(o, 1.0), lambda o: o.packed],
-            "PackedWeight": [repr, lambda o: o.to_bytes(), lambda o: kvant.w8a8_linear(ones, 1.0, o, 1.0)],
-            "Observer": [repr, lambda o: o.observe(np.ones(3, np.float32)), lambda o: o.parameters()],
-        }
-        for name, functions in uses.items():
-            cls = getattr(kvant, name)
-            for use in functions:
-                try:
-                    use(cls.__new__(cls))
-                except (TypeError, ValueError, NotImplementedError):
-                    pass
-                else:
-                    raise SystemExit(f"{name} was used without being initialized")
-        for name, cls in vars(kvant.plan).items():
-            if inspect.isclass(cls):
-                try:
-                    made = cls.__new__(cls)
-                except TypeError:
-                    continue
-                for use in (repr, lambda o: o.sku(), lambda o: o.workspace_size(), lambda o: o.threads, lambda o: o.ok):
-                    try:
-                        use(made)
-                    except (TypeError, ValueError, AttributeError):
-                        pass
-        """
-    )
-
-
 def test_workspaces_of_objects():
     """Scratch bytes written over an array of references would crash when it is freed."""
     in_a_process(
