@@ -12,8 +12,8 @@
 
 All of it works on the CPU, without copies of tensors that are in C order.
 
-Quantization-aware training needs no layers of its own: fake-quantize the activation in front of a Linear, and its weight
-by a parametrization. Afterwards the parametrization goes, and what it stood for becomes real:
+Quantization-aware training needs no layers of its own: fake-quantize the activation in front of a Linear, and its
+weight by a parametrization. Afterwards the parametrization goes, and what it stood for becomes real:
 
 >>> import torch, kvant.torch
 >>> from torch.nn.utils import parametrize
@@ -40,7 +40,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 try:
     import torch
 except ImportError as error:
-    raise ImportError("kvant.torch needs PyTorch, which is not installed; the rest of kvant works without it") from error
+    raise ImportError("kvant.torch needs PyTorch, which is not installed; the rest of kvant does not") from error
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -78,7 +78,7 @@ class _FakeQuantize(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> Tuple[Optional[Tensor], ...]:
         x, *tensors = ctx.saved_tensors
         scale, zero_point = (n if t is None else t.detach() for t, n in zip(tensors, ctx.numbers))
-        dx = _kvant.fake_quantize_backward(dy, x.detach(), scale, zero_point, *ctx.rest)
+        dx = _kvant.fake_quantize_backward(dy.detach(), x.detach(), scale, zero_point, *ctx.rest)
         return (dx, *[None] * 8)
 
 
@@ -148,8 +148,8 @@ class FakeQuantize(nn.Module):
 
     dtype: "int8", "uint8", "int4" or "uint4", whose limits are q_min and q_max unless these are given.
     mode: "symmetric" or "asymmetric". include_zero: asymmetric ranges are extended to contain 0.
-    scope: "tensor", "channel" (with axis), "token" (each row) or "group" (with group_size, along axis or the last). Only
-    the first two can be observed, as rows of one batch are not those of the next.
+    scope: "tensor", "channel" (with axis), "token" (each row) or "group" (with group_size, along axis or the last).
+    Only the first two can be observed, as rows of one batch are not those of the next.
 
     >>> import torch
     >>> fq = FakeQuantize("int4")
@@ -260,8 +260,8 @@ class FakeQuantize(nn.Module):
         self, x: Tensor, scope: str, axis: Optional[int], group_size: Optional[int]
     ) -> Tuple[Tensor, Tensor, Tensor]:
         return dynamic_range_quantize(
-            x, mode=self.mode, scope=scope, axis=axis, group_size=group_size, dtype="uint8" if self.q_min >= 0 else "int8",
-            q_min=self.q_min, q_max=self.q_max, include_zero=self.include_zero, numerics=self.numerics,
+            x, mode=self.mode, scope=scope, axis=axis, group_size=group_size, include_zero=self.include_zero,
+            dtype="uint8" if self.q_min >= 0 else "int8", q_min=self.q_min, q_max=self.q_max, numerics=self.numerics,
         )  # fmt: skip
 
     def _extend_range(self, x: Tensor) -> None:
@@ -271,14 +271,15 @@ class FakeQuantize(nn.Module):
             self.range_min = torch.full((channels,), float("inf"), dtype=dtype)
             self.range_max = torch.full((channels,), float("-inf"), dtype=dtype)
         if self.range_min.numel() != channels:
-            raise ValueError(f"the range was observed on {self.range_min.numel()} channels, and this input has {channels}")
+            raise ValueError(f"the range so far is of {self.range_min.numel()} channels, and this input has {channels}")
         if (x.dtype == torch.float64) != (self.range_min.dtype == torch.float64):
             x = x.to(self.range_min.dtype)  # the range has the type that the first input asked for
         _extend_range(x, self.scope, self.axis, self.range_min, self.range_max, None)
 
     def _parameters_of_range(self) -> Tuple[Tensor, Tensor]:
         # Whatever has this least and this greatest value has these parameters; so the ends themselves are quantized.
-        _, scale, zero_point = self._dynamic_range(torch.stack([self.range_min, self.range_max], 1), "token", None, None)
+        ends = torch.stack([self.range_min, self.range_max], 1)
+        _, scale, zero_point = self._dynamic_range(ends, "token", None, None)
         return scale, zero_point
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
@@ -328,8 +329,8 @@ class QuantizedLinear(nn.Module):
     with the codes ``a`` that ``kvant.quantized_linear`` makes of ``x``: token by token by the row's own range, or with
     ``act_scale`` by that static scale. The result has the type of ``x``. There are no gradients.
 
-    ``from_linear`` makes one from an nn.Linear. The constructor makes one of zeros, for ``load_state_dict``. Buffers have
-    the names, shapes and types of the checkpoints that ``kvant quantize`` writes:
+    ``from_linear`` makes one from an nn.Linear. The constructor makes one of zeros, for ``load_state_dict``. Buffers
+    have the names and shapes of the checkpoints that ``kvant quantize`` writes:
 
     ================== ================ =======================================================
     weight             int8 [N, K]
@@ -340,8 +341,8 @@ class QuantizedLinear(nn.Module):
     smooth             float32 [K]      if smooth is given: x / smooth takes the place of x
     ================== ================ =======================================================
 
-    The weight is rearranged for the kernel in the first call, and again when it has changed; the rearranged copy is held
-    beside it. Types stay what they are in ``.half()`` and ``.to(dtype)``: any input will do.
+    The weight is rearranged for the kernel in the first call, and again when it has changed; the rearranged copy is
+    held beside it. Types stay what they are in ``.half()`` and ``.to(dtype)``: any input will do.
 
     mode: "symmetric" or "asymmetric", of the activation.
 
@@ -521,9 +522,10 @@ def _smoothing_vector(smooth: Any, in_features: int) -> Tensor:
 def quantize_model(model: nn.Module, *, ignore: Sequence[str] = ("lm_head",), mode: str = "symmetric") -> List[str]:
     """Puts a QuantizedLinear in the place of every nn.Linear of ``model``, and returns the names of these.
 
-    ignore: names of modules that stay as they are, or ``re:`` and a regular expression that is matched from the start of
-    the name, as in ``kvant quantize --ignore``. Subclasses of nn.Linear stay too: what holds one (as
-    nn.MultiheadAttention does) may read its weight itself.
+    ignore: names of modules that stay as they are, or ``re:`` and a regular expression that is matched from the start
+    of the name, as in ``kvant quantize --ignore``. Subclasses of nn.Linear stay too: what holds one (as
+    nn.MultiheadAttention does) may read its weight itself. So does nn.TransformerEncoderLayer on its fast path: turn
+    that off with ``torch.backends.mha.set_fastpath_enabled(False)``.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -533,7 +535,7 @@ def quantize_model(model: nn.Module, *, ignore: Sequence[str] = ("lm_head",), mo
     QuantizedLinear(in_features=4, out_features=8, bias=True, symmetric)
     """
     if isinstance(model, nn.Linear):
-        raise ValueError("the model is itself a Linear, which cannot be replaced in place: use QuantizedLinear.from_linear")
+        raise ValueError("the model is a Linear itself, which nothing holds: use QuantizedLinear.from_linear")
     if isinstance(ignore, str):
         raise TypeError("ignore must be a sequence of names, not one string")
 
@@ -541,9 +543,10 @@ def quantize_model(model: nn.Module, *, ignore: Sequence[str] = ("lm_head",), mo
         return any(re.match(p[3:], name) is not None if p.startswith("re:") else p == name for p in ignore)
 
     # A module may be there under several names, and stays one module.
-    linears = [(n, m) for n, m in model.named_modules(remove_duplicate=False) if type(m) is nn.Linear and not ignored(n)]
+    named = model.named_modules(remove_duplicate=False)
+    linears = [(name, module) for name, module in named if type(module) is nn.Linear and not ignored(name)]
     made: Dict[nn.Linear, QuantizedLinear] = {}
-    for name, linear in linears:
+    for _, linear in linears:
         if linear not in made:
             made[linear] = QuantizedLinear.from_linear(linear, mode=mode)
     for name, linear in linears:
@@ -578,7 +581,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     training = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        # Not inference_mode: a model may keep tensors that it makes, and those of inference mode cannot be trained with.
+        # Not inference_mode: a model may keep tensors that it makes, and could not train with those of inference mode.
         with torch.no_grad():
             yield
     finally:
@@ -667,7 +670,8 @@ def calibrate(
         raise FileNotFoundError(f"the folder for the statistics does not exist: {folder}")
     if os.path.isdir(path):
         raise IsADirectoryError(f"the statistics need the name of a file, and this is a folder: {path}")
-    ranges = {linear: _InputRange(names, linear.in_features) for linear, names in _chosen_linears(model, modules).items()}
+    chosen = _chosen_linears(model, modules)
+    ranges = {linear: _InputRange(names, linear.in_features) for linear, names in chosen.items()}
     hooks = []
     ran = 0
     try:
@@ -694,7 +698,7 @@ def _statistics(ranges: Sequence[_InputRange]) -> Dict[str, Tensor]:
         empty = torch.nonzero(torch.isinf(inputs.low)).reshape(-1).tolist()
         if empty:
             raise ValueError(
-                f"the input of {inputs.names[0]} has no finite value in channel {empty[0]} (of {len(empty)} such channels)"
+                f"the input of {inputs.names[0]} has no finite value in channel {empty[0]} ({len(empty)} such channels)"
             )
     not_reached = [name for r in ranges if r.rows == 0 for name in r.names]
     if not_reached:
