@@ -226,9 +226,8 @@ class FakeQuantize(nn.Module):
         """From here each call extends the range that was seen, which begins empty, and quantizes by it."""
         if self.scope not in ("tensor", "channel"):
             raise ValueError(f"a range per {self.scope} cannot be observed: it belongs to one input; leave it dynamic")
+        self._enter("observing", torch.empty(0), torch.empty(0, dtype=torch.int32))
         self.range_min, self.range_max = torch.empty(0), torch.empty(0)
-        self.scale, self.zero_point = torch.empty(0), torch.empty(0, dtype=torch.int32)
-        self._stage.fill_(1)
         return self
 
     def freeze(self) -> FakeQuantize:
@@ -237,9 +236,14 @@ class FakeQuantize(nn.Module):
             raise RuntimeError("there is no range to freeze: call observe(), then the module on some inputs")
         if torch.isinf(self.range_min).any():
             raise RuntimeError("there is no range to freeze: the inputs, or a channel of them, had no finite value")
-        self.scale, self.zero_point = self._parameters_of_range()
-        self._stage.fill_(2)
+        self._enter("frozen", *self._parameters_of_range())
         return self
+
+    def _enter(self, stage: str, scale: Tensor, zero_point: Tensor) -> None:
+        # Whoever observes in inference mode may train afterwards, and autograd saves no tensors that were made there.
+        with torch.inference_mode(False):
+            self.scale, self.zero_point = scale.clone(), zero_point.clone()
+            self._stage = torch.tensor(self._STAGES.index(stage), dtype=torch.uint8)
 
     def forward(self, x: Tensor) -> Tensor:
         _check_device(x, "the input of FakeQuantize")
