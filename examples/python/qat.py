@@ -72,7 +72,7 @@ def main():
     _, first, act, _, second = quantized
     z = report("the same in integers", nn.Sequential(integer_layer(first), act, integer_layer(second)), *test)
     off = (z - y).abs().amax(1)
-    print(f"these two differ by {off.median():.1g} (median), {off.max():.1g} (most), of outputs up to {y.abs().max():.2g}")
+    print(f"these two differ by {off.median():.1g} (median), {off.max():.1g} (most), of outputs to {y.abs().max():.2g}")
 
 
 if __name__ == "__main__":

@@ -1082,9 +1082,8 @@ def test_statistics_and_checkpoints_go_to_the_tool_and_come_back(tmp_path):
 
 def run_python(*arguments):
     path = os.pathsep.join([str(Path(kvant.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": path}
-    )
+    env = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=120, env=env)
 
 
 def test_the_example_runs():
@@ -1095,8 +1094,8 @@ def test_the_example_runs():
 
 
 def test_torch_is_imported_only_when_asked_for():
-    ran = run_python("-c", "import sys, kvant; assert 'torch' not in sys.modules; kvant.torch; assert 'torch' in sys.modules")
-    assert ran.returncode == 0, ran.stderr
+    ran = run_python("-c", "import sys, kvant; print('torch' in sys.modules); print(kvant.torch.__name__)")
+    assert ran.stdout.split() == ["False", "kvant.torch"], ran.stderr
     program = "import sys; sys.modules['torch'] = None\nimport numpy as np, kvant\n"
     ran = run_python("-c", program + "print(kvant.quantize_per_tensor(np.ones(3, np.float32), 0.5))")
     assert ran.stdout == "[2 2 2]\n", ran.stderr
