@@ -7,8 +7,8 @@
 array([[   8,  -59,  127],
        [  64,    0, -127]], dtype=int8)
 >>> kvant.dequantize_per_token(q, scale)
-array([[ 0.09448819, -0.69685036,  1.5       ],
-       [ 3.0236218 ,  0.        , -6.        ]], dtype=float32)
+array([[ 0.09448819, -0.6968504 ,  1.5       ],
+       [ 3.023622  ,  0.        , -6.        ]], dtype=float32)
 
 Functions return new arrays, or write to ``out=``: see ``help(kvant.elementwise)`` for what they share. ``kvant.plan``
 has the plans themselves, ``kvant.torch`` autograd for torch.

@@ -107,7 +107,7 @@ def quantized_linear(
     >>> x = np.array([[1.0, -0.5, 0.25]], np.float32)
     >>> weight = PackedWeight(np.array([[127, 0, 0], [0, 127, 0]], np.int8))
     >>> quantized_linear(x, weight, 1 / 127)
-    array([[ 1.        , -0.50393707]], dtype=float32)
+    array([[ 1.      , -0.503937]], dtype=float32)
     """
     return _quantized_linear(
         x, weight, weight_scale, weight_zero_point, bias, mode, include_zero, act_scale, act_zero_point, smooth,

@@ -104,7 +104,7 @@ Result<AnyDynamicRangeQuantizePlan> AnyDynamicRangeQuantizePlan::select(const St
                                                                         const DynamicRangeQuantizeDescriptor& d,
                                                                         const PlanPreference& preference) {
   const auto who = [&] { return label(d); };
-  const auto isa = ops::requested_isa(who(), stream, preference);
+  const auto isa = ops::requested_isa(who, stream, preference);
   if (!isa.ok()) return isa.status();
   if (!d.input) return invalid_problem("{}: the descriptor does not name the input element", who());
   if (!d.output) return invalid_problem("{}: the descriptor does not name the output element", who());

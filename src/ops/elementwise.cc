@@ -104,7 +104,7 @@ Status check_one_scale(const ElementwiseDescriptor& d, ElementKind kind, const v
 
 Result<ElementwisePlan> ElementwisePlan::select(const Stream& stream, const ElementwiseDescriptor& d,
                                                 const PlanPreference& preference) {
-  const auto isa = ops::requested_isa(label(d), stream, preference);
+  const auto isa = ops::requested_isa([&] { return label(d); }, stream, preference);
   if (!isa.ok()) return isa.status();
   if (Status status = check_kinds(d); !status.ok()) return status;
   const auto parameters = ops::checked_parameter_shape([&] { return label(d); }, d.shape, d.granularity);

@@ -12,7 +12,15 @@ namespace {
 
 constexpr ArchSku kKnownIsas[] = {ArchSku::scalar, ArchSku::avx2};
 
+// Null or empty: nothing is forced.
+const char* forced_isa() { return std::getenv("KVANT_FORCE_ISA"); }
+bool is_set(const char* variable) { return variable != nullptr && *variable != '\0'; }
+
 }  // namespace
+
+bool nothing_requested(const Stream& stream, const PlanPreference& preference) {
+  return stream.status().ok() && !preference.backend && !preference.isa && !is_set(forced_isa());
+}
 
 Result<std::optional<ArchSku>> requested_isa(const std::string& who, const Stream& stream,
                                              const PlanPreference& preference) {
@@ -23,8 +31,8 @@ Result<std::optional<ArchSku>> requested_isa(const std::string& who, const Strea
   std::optional<ArchSku> isa = preference.isa;
   std::string asked_by = "PlanPreference";
   if (!isa) {
-    const char* forced = std::getenv("KVANT_FORCE_ISA");
-    if (forced == nullptr || *forced == '\0') return std::optional<ArchSku>();
+    const char* forced = forced_isa();
+    if (!is_set(forced)) return std::optional<ArchSku>();
     const auto known =
         std::find_if(std::begin(kKnownIsas), std::end(kKnownIsas), [&](ArchSku arch) { return name(arch) == forced; });
     if (known == std::end(kKnownIsas))

@@ -48,7 +48,7 @@ AnyRangePlan::AnyRangePlan(std::shared_ptr<const Impl> impl) : impl_(std::move(i
 Result<AnyRangePlan> AnyRangePlan::select(const Stream& stream, const RangeDescriptor& d,
                                           const PlanPreference& preference) {
   const auto who = [&] { return label(d); };
-  const auto isa = ops::requested_isa(who(), stream, preference);
+  const auto isa = ops::requested_isa(who, stream, preference);
   if (!isa.ok()) return isa.status();
   if (!d.input) return invalid_problem("{}: the descriptor does not name the input element", who());
   if (!is_float(*d.input))

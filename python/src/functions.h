@@ -1,0 +1,46 @@
+// Functions that Python calls with all arguments by position. pybind11's own dispatch takes a microsecond for a dozen
+// of them; this takes none, and the modules in python/kvant give names and defaults.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+
+#include "refusal.h"
+
+namespace kvant::python {
+
+// The arguments of one call.
+using Arguments = PyObject* const*;
+
+template <std::size_t kCount, py::object (*kFunction)(Arguments)>
+PyObject* call(PyObject* /*module*/, PyObject* const* arguments, Py_ssize_t count) noexcept {
+  if (count != static_cast<Py_ssize_t>(kCount)) {
+    PyErr_Format(PyExc_TypeError, "expected %zu arguments, got %zd", kCount, count);
+    return nullptr;
+  }
+  try {
+    return kFunction(arguments).release().ptr();
+  } catch (...) {
+    set_python_error();
+    return nullptr;
+  }
+}
+
+template <std::size_t kCount, py::object (*kFunction)(Arguments)>
+PyMethodDef function(const char* name) {
+  // Through void*: this is what METH_FASTCALL promises the pointer to be.
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&call<kCount, kFunction>)), METH_FASTCALL,
+          nullptr};
+}
+
+void register_elementwise(py::module_& module);
+void register_dynamic_range(py::module_& module);
+void register_linear(py::module_& module);
+void register_smoothing(py::module_& module);
+void register_packed_weight(py::module_& module);
+void register_observer(py::module_& module);
+void register_plans(py::module_& module);
+void register_info(py::module_& module);
+
+}  // namespace kvant::python

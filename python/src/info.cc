@@ -1,0 +1,58 @@
+// kvant.info(): what this build has and this machine runs.
+#include <pybind11/stl.h>
+
+#include <string>
+#include <vector>
+
+#include "functions.h"
+#include "kvant/elementwise.h"
+#include "kvant/version.h"
+#include "names.h"
+#include "threads.h"
+
+namespace kvant::python {
+namespace {
+
+// The instruction set that a plan gets, asked of the library itself; empty if it refuses.
+std::string isa_for(const Stream& stream, std::optional<ArchSku> isa) {
+  const auto plan = ElementwisePlan::select(stream, {.shape = {1}}, {.isa = isa});
+  return plan.ok() ? std::string(name(plan->sku().arch)) : std::string();
+}
+
+py::dict info() {
+  const Stream stream = current_stream();
+  std::vector<std::string> available;
+  for (const ArchSku isa : {ArchSku::avx2, ArchSku::scalar})
+    if (!isa_for(stream, isa).empty()) available.push_back(isa_for(stream, isa));
+  const auto chosen = ElementwisePlan::select(stream, {.shape = {1}});
+  check(chosen.status());  // KVANT_FORCE_ISA names what this machine lacks
+  py::dict facts;
+  facts["version"] = std::string(version());
+  facts["isa"] = std::string(name(chosen->sku().arch));
+  facts["isas"] = available;
+  facts["threads"] = stream.threads();
+  facts["backends"] = std::vector<std::string>{"cpu"};
+#if defined(__clang__)
+  facts["compiler"] = "Clang " __clang_version__;
+#else
+  facts["compiler"] = "GCC " __VERSION__;
+#endif
+  facts["float_dtypes"] = std::vector<std::string>{"float32", "float64", "float16", "bfloat16"};
+  facts["code_dtypes"] = std::vector<std::string>{"int8", "uint8", "int4", "uint4"};
+  facts["system_libraries"] = std::vector<std::string>{"libstdc++.so.6", "libtbb.so.12"};
+  return facts;
+}
+
+}  // namespace
+
+void register_info(py::module_& module) {
+  module.attr("version") = std::string(version());
+  module.def(
+      "info", &info,
+      "What this build has and this machine runs, as a dict: version, isa (the instruction set that plans get),\n"
+      "isas (those that can be asked for), threads, backends, compiler, dtypes and system libraries.\n\n"
+      ">>> info()[\"float_dtypes\"]\n"
+      "['float32', 'float64', 'float16', 'bfloat16']\n");
+}
+
+}  // namespace kvant::python

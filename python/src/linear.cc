@@ -1,0 +1,166 @@
+// Linear layers on Python's arrays.
+#include "kvant/linear.h"
+
+#include <fmt/format.h>
+
+#include "array.h"
+#include "functions.h"
+#include "names.h"
+#include "packed_weight.h"
+#include "parameter.h"
+#include "threads.h"
+
+namespace kvant::python {
+namespace {
+
+// A weight, packed or plain.
+struct Weight {
+  const PackedWeight* packed = nullptr;
+  Input plain;
+  ElementKind kind = ElementKind::s8;
+  std::int64_t out_features = 0;
+};
+
+Weight weight_of(py::handle object) {
+  Weight weight;
+  weight.packed = packed_weight_from(object);
+  if (weight.packed != nullptr) {
+    weight.kind = weight.packed->element();
+    weight.out_features = weight.packed->out_features();
+    return weight;
+  }
+  weight.plain = byte_codes(object, "weight");
+  const Shape& shape = weight.plain.view.shape;
+  if (shape.rank() != 2) refuse(fmt::format("weight has shape {}; it must be [N, K]", shape.to_string()));
+  weight.kind = weight.plain.view.kind;
+  weight.out_features = shape[0];
+  return weight;
+}
+
+// [..., K] with N in place of K.
+struct Rows {
+  std::int64_t count = 1;
+  std::int64_t in_features = 0;
+  Shape output;
+};
+
+Rows rows_of(const Shape& activation, const char* argument, std::int64_t out_features) {
+  if (activation.rank() == 0 || activation.rank() > kMaxRank)
+    refuse(fmt::format("{} has {} dimensions; it must have 1 to {}", argument, activation.rank(), kMaxRank));
+  Rows rows;
+  for (int i = 0; i + 1 < activation.rank(); ++i) rows.count *= activation[i];
+  rows.in_features = activation.row_length();
+  rows.output = activation;
+  rows.output[activation.rank() - 1] = out_features;
+  return rows;
+}
+
+// What all three share, from the weight on.
+struct Call {
+  const AnyRef* activation;
+  const AnyParameter* act_scale;
+  const AnyParameter* act_zero_point;
+  const AnyRef* smooth;
+  const Weight& weight;
+  py::handle weight_scale;
+  py::handle weight_zero_point;
+  py::handle bias;
+};
+
+template <class Descriptor>
+py::object run(const Descriptor& descriptor, Numerics numerics, const Call& call, Output output) {
+  const ElementKind kind = output.view.kind;
+  const Stream stream = current_stream();
+  const ParameterInput scales = scale_input(call.weight_scale, "weight_scale", scale_kind(kind), true);
+  const ParameterInput zero_points = zero_point_input(call.weight_zero_point, "weight_zero_point");
+  const Input bias = vector_input(call.bias, "bias", scale_kind(kind), kind);
+  const auto plan = value_of(AnyLinearPlan::select(stream, descriptor, {.numerics = numerics}));
+  Status done;
+  {
+    const Unlocked unlocked(descriptor.max_rows * descriptor.in_features + descriptor.out_features);
+    const Scratch scratch(plan.workspace_size());
+    done = plan.run(stream, scratch.workspace(),
+                    detail::LinearOperands{call.activation, call.act_scale, call.act_zero_point, call.smooth,
+                                           call.weight.packed == nullptr ? &call.weight.plain.view : nullptr,
+                                           call.weight.packed, &scales.value, &zero_points.value,
+                                           bias.view.data == nullptr ? nullptr : &bias.view, &output.view});
+  }
+  check(done);
+  return output.finish();
+}
+
+// act_q, act_scale, act_zero_point, weight, weight_scale, weight_zero_point, bias, dtype, out
+py::object w8a8_linear(Arguments a) {
+  const Input activation = byte_codes(a[0], "act_q");
+  const Weight weight = weight_of(a[3]);
+  const NamedKind dtype = float_kind(a[7]);
+  const Rows rows = rows_of(activation.view.shape, "act_q", weight.out_features);
+  const ParameterInput act_scale = scale_input(a[1], "act_scale", scale_kind(dtype.kind), true);
+  const ParameterInput act_zero_point = zero_point_input(a[2], "act_zero_point");
+  return run(
+      W8A8LinearDescriptor{.max_rows = rows.count,
+                           .in_features = rows.in_features,
+                           .out_features = weight.out_features,
+                           .activation = activation.view.kind,
+                           .weight = weight.kind,
+                           .output = dtype.kind},
+      Numerics::exact, {&activation.view, &act_scale.value, &act_zero_point.value, nullptr, weight, a[4], a[5], a[6]},
+      output(a[8], "out", dtype.kind, rows.output, dtype.ml_dtypes ? Flavor::ml_dtypes : activation.array.flavor));
+}
+
+// act_q, act_scale, act_zero_point, weight, weight_scale, weight_zero_point, bias, dtype, out
+py::object smoothquant_linear(Arguments a) {
+  const Input activation = byte_codes(a[0], "act_q");
+  const Weight weight = weight_of(a[3]);
+  const NamedKind dtype = float_kind(a[7]);
+  const Rows rows = rows_of(activation.view.shape, "act_q", weight.out_features);
+  return run(
+      SmoothQuantLinearDescriptor{.max_rows = rows.count,
+                                  .in_features = rows.in_features,
+                                  .out_features = weight.out_features,
+                                  .act_scale = number(a[1], "act_scale"),
+                                  .act_zero_point = integer32(a[2], "act_zero_point"),
+                                  .activation = activation.view.kind,
+                                  .weight = weight.kind,
+                                  .output = dtype.kind},
+      Numerics::exact, {&activation.view, nullptr, nullptr, nullptr, weight, a[4], a[5], a[6]},
+      output(a[8], "out", dtype.kind, rows.output, dtype.ml_dtypes ? Flavor::ml_dtypes : activation.array.flavor));
+}
+
+// x, weight, weight_scale, weight_zero_point, bias, mode, include_zero, act_scale, act_zero_point, smooth, numerics,
+// out
+py::object quantized_linear(Arguments a) {
+  const Input x = input(a[0], "x", Elements::floats);
+  const Weight weight = weight_of(a[1]);
+  const Rows rows = rows_of(x.view.shape, "x", weight.out_features);
+  const ElementKind scales = scale_kind(x.view.kind);
+  const Input smooth = vector_input(a[9], "smooth", scales, scales);
+  const bool smoothed = !py::handle(a[9]).is_none();
+  std::optional<double> act_scale;
+  if (!py::handle(a[7]).is_none()) act_scale = number(a[7], "act_scale");
+  return run(QuantizedLinearDescriptor{.max_rows = rows.count,
+                                       .in_features = rows.in_features,
+                                       .out_features = weight.out_features,
+                                       .mode = mode_of(a[5]),
+                                       .include_zero = boolean(a[6], "include_zero"),
+                                       .act_scale = act_scale,
+                                       .act_zero_point = integer32(a[8], "act_zero_point"),
+                                       .smooth = smoothed,
+                                       .input = x.view.kind,
+                                       .weight = weight.kind},
+             numerics_of(a[10]),
+             {&x.view, nullptr, nullptr, smoothed ? &smooth.view : nullptr, weight, a[2], a[3], a[4]},
+             output(a[11], "out", x.view.kind, rows.output, x.array.flavor));
+}
+
+}  // namespace
+
+void register_linear(py::module_& module) {
+  static PyMethodDef methods[] = {function<9, w8a8_linear>("w8a8_linear"),
+                                  function<9, smoothquant_linear>("smoothquant_linear"),
+                                  function<12, quantized_linear>("quantized_linear"),
+                                  {}};
+  if (PyModule_AddFunctions(module.ptr(), methods) != 0) throw py::error_already_set();
+}
+
+}  // namespace kvant::python

@@ -1,0 +1,203 @@
+#include "packed_int4.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "array.h"
+#include "refusal.h"
+
+namespace kvant::python {
+namespace {
+
+py::handle g_type;  // the Python class, for as long as the module lives
+
+// The shape of the bytes.
+std::vector<py::ssize_t> packed_sizes(const Shape& shape) {
+  if (shape.rank() > kMaxRank)
+    refuse(fmt::format("PackedInt4: shape of {} dimensions; kvant takes up to {}", shape.rank(), kMaxRank));
+  if (!shape.element_count()) refuse(fmt::format("PackedInt4: shape {} is not possible", shape.to_string()));
+  std::vector<py::ssize_t> sizes;
+  for (int i = 0; i + 1 < shape.rank(); ++i) sizes.push_back(shape[i]);
+  sizes.push_back(row_bytes(ElementKind::s4, shape.row_length()));
+  return sizes;
+}
+
+std::int64_t row_count(const Shape& shape) {
+  std::int64_t rows = 1;
+  for (int i = 0; i + 1 < shape.rank(); ++i) rows *= shape[i];
+  return shape.rank() == 0 ? 1 : rows;
+}
+
+std::string indices(std::int64_t flat, const Shape& shape) {
+  std::vector<std::int64_t> index(static_cast<std::size_t>(shape.rank()));
+  for (int i = shape.rank(); i-- > 0;) {
+    index[static_cast<std::size_t>(i)] = flat % shape[i];
+    flat /= shape[i];
+  }
+  return fmt::format("[{}]", fmt::join(index, ", "));
+}
+
+std::string representation(const PackedInt4& self) {
+  const py::object text = py::module_::import("numpy").attr("array2string")(
+      self.unpacked(), py::arg("threshold") = 8, py::arg("edgeitems") = 3, py::arg("separator") = " ");
+  std::string values = text.cast<std::string>();
+  for (char& c : values)
+    if (c == '\n') c = ' ';
+  return fmt::format("PackedInt4(shape={}, signed={}, values={})", py::str(tuple_of(self.shape())).cast<std::string>(),
+                     self.is_signed() ? "True" : "False", values);
+}
+
+py::object as_array(const PackedInt4& self, py::handle dtype, py::handle copy) {
+  if (copy.ptr() == Py_False)
+    refuse("PackedInt4 holds two elements in a byte: an array of them is always a copy, and copy=False was asked for");
+  py::array array = self.unpacked();
+  if (dtype.is_none()) return array;
+  return array.attr("astype")(dtype, py::arg("copy") = false);
+}
+
+bool equal(const PackedInt4& a, const PackedInt4& b) {
+  return a.is_signed() == b.is_signed() && a.shape() == b.shape() &&
+         py::cast<bool>(py::module_::import("numpy").attr("array_equal")(a.packed(), b.packed()));
+}
+
+constexpr const char* kDocumentation = R"(4-bit codes, two to a byte: "int4" in [-8, 7], "uint4" in [0, 15].
+
+PackedInt4(packed, shape, signed=True) is a view of bytes: uint8 in C order, with ceil(shape[-1] / 2) bytes in a row.
+Element 2i of a row is the low nibble of byte i, element 2i + 1 the high one; the high nibble behind an odd last element
+is zero. numpy.asarray(it) unpacks to int8 or uint8. Every function of kvant that takes codes takes it, and returns it
+for dtype="int4" and "uint4".
+
+>>> import numpy as np
+>>> p = PackedInt4.from_array(np.array([[1, -2, 3], [7, -8, 0]], np.int8))
+>>> p
+PackedInt4(shape=(2, 3), signed=True, values=[[ 1 -2  3]  [ 7 -8  0]])
+>>> p.packed
+array([[225,   3],
+       [135,   0]], dtype=uint8)
+>>> np.asarray(p)
+array([[ 1, -2,  3],
+       [ 7, -8,  0]], dtype=int8)
+)";
+
+}  // namespace
+
+PackedInt4::PackedInt4(py::array packed, const Shape& shape, bool is_signed)
+    : packed_(std::move(packed)), shape_(shape), is_signed_(is_signed) {
+  const std::vector<py::ssize_t> sizes = packed_sizes(shape);
+  if (packed_.dtype().num() != numpy_dtype(ElementKind::u8).num())
+    refuse(
+        fmt::format("PackedInt4: packed has dtype {}; it must be uint8", py::str(packed_.dtype()).cast<std::string>()));
+  if (std::vector<py::ssize_t>(packed_.shape(), packed_.shape() + packed_.ndim()) != sizes)
+    refuse(fmt::format("PackedInt4: packed has shape {}; a shape of {} takes [{}] bytes", shape_of(packed_).to_string(),
+                       shape.to_string(), fmt::join(sizes, ", ")));
+  if (row_stride(packed_, true) != 0) refuse("PackedInt4: packed must be in C order");
+}
+
+PackedInt4 PackedInt4::empty(const Shape& shape, bool is_signed) {
+  return {py::array(numpy_dtype(ElementKind::u8), packed_sizes(shape)), shape, is_signed};
+}
+
+PackedInt4 PackedInt4::from_array(py::handle object, bool is_signed) {
+  const Array given = array_of(object, "a");
+  const char letter = given.elements.dtype().kind();
+  if (given.kind && is_packed(*given.kind)) refuse("PackedInt4.from_array: a is packed already");
+  if (letter != 'i' && letter != 'u')
+    refuse(fmt::format("PackedInt4.from_array: a has dtype {}; it must be one of integers",
+                       py::str(given.elements.dtype()).cast<std::string>()));
+  // uint64 has values that int64 lacks; as int64 they are negative, and refused for uint4 or far below -8.
+  const py::array wide = given.elements.attr("astype")("int64", py::arg("order") = "C");
+  const auto* const values = static_cast<const std::int64_t*>(wide.data());
+  PackedInt4 made = empty(given.shape, is_signed);
+  const CodeRange range = code_range(made.kind());
+  const std::int64_t length = given.shape.row_length();
+  const std::int64_t bytes = row_bytes(ElementKind::s4, length);
+  auto* packed = static_cast<std::uint8_t*>(made.packed_.mutable_data());
+  for (std::int64_t row = 0; row < (length == 0 ? 0 : row_count(given.shape)); ++row, packed += bytes) {
+    for (std::int64_t i = 0; i < length; ++i) {
+      const std::int64_t value = values[row * length + i];
+      if (value < range.min || value > range.max)
+        refuse(fmt::format("PackedInt4.from_array: {} at {} does not fit {} [{}, {}]", value,
+                           indices(row * length + i, given.shape), is_signed ? "int4" : "uint4", range.min, range.max));
+      const auto nibble = static_cast<std::uint8_t>(value & 15);
+      if (i % 2 == 0)
+        packed[i / 2] = nibble;
+      else
+        packed[i / 2] = static_cast<std::uint8_t>(packed[i / 2] | nibble << 4);
+    }
+  }
+  return made;
+}
+
+const PackedInt4* PackedInt4::from(py::handle object) {
+  if (Py_TYPE(object.ptr()) != reinterpret_cast<PyTypeObject*>(g_type.ptr()) && !py::isinstance<PackedInt4>(object))
+    return nullptr;
+  return object.cast<const PackedInt4*>();
+}
+
+py::array PackedInt4::unpacked() const {
+  Output made = new_output(is_signed_ ? ElementKind::s8 : ElementKind::u8, shape_, Flavor::numpy);
+  const std::int64_t length = shape_.row_length();
+  const std::int64_t bytes = row_bytes(ElementKind::s4, length);
+  const auto* packed = static_cast<const std::uint8_t*>(packed_.data());
+  auto* codes = static_cast<std::uint8_t*>(made.view.data);
+  const int flip = is_signed_ ? 8 : 0;  // (v ^ 8) - 8 extends the sign of four bits
+  for (std::int64_t row = 0; row < (length == 0 ? 0 : row_count(shape_)); ++row, packed += bytes, codes += length) {
+    for (std::int64_t i = 0; i < length; ++i) {
+      const int nibble = packed[i / 2] >> (4 * (i % 2)) & 15;
+      codes[i] = static_cast<std::uint8_t>((nibble ^ flip) - flip);
+    }
+  }
+  return made.elements;
+}
+
+void register_packed_int4(py::module_& module) {
+  py::class_<PackedInt4> type(module, "PackedInt4", kDocumentation);
+  g_type = type;
+  type.def(py::init([](const py::array& packed, py::handle shape, bool is_signed) {
+             return PackedInt4(packed, shape_from(shape, "shape"), is_signed);
+           }),
+           py::arg("packed").noconvert(), py::arg("shape"), py::arg("signed") = true)
+      .def_static("from_array", &PackedInt4::from_array, py::arg("a"), py::arg("signed") = true,
+                  "Packs an array of integers; one that four bits do not hold is refused with its index.")
+      .def_property_readonly("packed", &PackedInt4::packed, "The bytes: uint8, shape[:-1] + (ceil(shape[-1] / 2),).")
+      .def_property_readonly(
+          "shape", [](const PackedInt4& self) { return tuple_of(self.shape()); }, "In elements.")
+      .def_property_readonly("signed", &PackedInt4::is_signed, "True for int4, False for uint4.")
+      .def_property_readonly("ndim", [](const PackedInt4& self) { return self.shape().rank(); })
+      .def_property_readonly("size", [](const PackedInt4& self) { return element_count(self.shape()); })
+      .def_property_readonly("nbytes", [](const PackedInt4& self) { return self.packed().nbytes(); })
+      .def("__array__", &as_array, py::arg("dtype") = py::none(), py::arg("copy") = py::none(),
+           "int8 or uint8, one element to a byte; always a copy.")
+      .def("__len__",
+           [](const PackedInt4& self) {
+             if (self.shape().rank() == 0) throw py::type_error("len() of a PackedInt4 without dimensions");
+             return self.shape()[0];
+           })
+      .def("__eq__",
+           [](const PackedInt4& self, py::handle other) -> py::object {
+             if (const PackedInt4* const packed = PackedInt4::from(other)) return py::bool_(equal(self, *packed));
+             return py::reinterpret_borrow<py::object>(Py_NotImplemented);
+           })
+      .def("__repr__", &representation)
+      .def("__copy__", [](const PackedInt4& self) { return self; })
+      .def("__deepcopy__",
+           [](const PackedInt4& self, const py::dict&) {
+             return PackedInt4(self.packed().attr("copy")(), self.shape(), self.is_signed());
+           })
+      .def(py::pickle(
+          [](const PackedInt4& self) {
+            return py::make_tuple(self.packed(), tuple_of(self.shape()), self.is_signed());
+          },
+          [](const py::tuple& state) {
+            if (state.size() != 3) refuse("PackedInt4: a pickle of something else");
+            return PackedInt4(state[0].cast<py::array>(), shape_from(state[1], "shape"), state[2].cast<bool>());
+          }));
+  type.attr("__hash__") = py::none();  // it can be written to
+}
+
+}  // namespace kvant::python

@@ -1,0 +1,99 @@
+// smooth_scales and apply_smoothing on Python's arrays.
+#include "kvant/smoothing.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "array.h"
+#include "functions.h"
+#include "names.h"
+#include "parameter.h"
+#include "threads.h"
+
+namespace kvant::python {
+namespace {
+
+// One array, or a list or tuple of them.
+std::vector<py::object> each(py::handle weights) {
+  if (!PyList_Check(weights.ptr()) && !PyTuple_Check(weights.ptr()))
+    return {py::reinterpret_borrow<py::object>(weights)};
+  std::vector<py::object> all;
+  for (const py::handle weight : weights) all.push_back(py::reinterpret_borrow<py::object>(weight));
+  return all;
+}
+
+std::string weight_name(std::size_t i, std::size_t count) {
+  return count == 1 ? "weights" : fmt::format("weights[{}]", i);
+}
+
+std::int64_t total(const std::vector<AnyRef>& views) {
+  std::int64_t elements = 0;
+  for (const AnyRef& view : views) elements += element_count(view.shape);
+  return elements;
+}
+
+// act_absmax, weights, alpha, out
+py::object smooth_scales(Arguments a) {
+  const Input absmax = vector_input(a[0], "act_absmax", ElementKind::f32, ElementKind::f32);
+  if (py::handle(a[0]).is_none()) refuse("act_absmax is None; it must be an array [K]");
+  const std::vector<py::object> given = each(a[1]);
+  std::vector<Input> weights;
+  std::vector<AnyRef> views;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    weights.push_back(input(given[i], weight_name(i, given.size()).c_str(), Elements::floats));
+    views.push_back(weights.back().view);
+  }
+  const double alpha = number(a[2], "alpha");
+  Output scales = output(a[3], "out", ElementKind::f32, absmax.view.shape, absmax.array.flavor);
+  TensorRef<float> from;
+  static_cast<AnyRef&>(from) = absmax.view;
+  TensorMut<float> to;
+  static_cast<AnyMut&>(to) = scales.view;
+  const Stream stream = current_stream();
+  Status done;
+  {
+    const Unlocked unlocked(total(views));
+    done = kvant::smooth_scales(stream, from, views, alpha, to);
+  }
+  check(done);
+  return scales.finish();
+}
+
+// scales, norm_weight, norm_bias, weights
+py::object apply_smoothing(Arguments a) {
+  const Input scales = vector_input(a[0], "scales", ElementKind::f32, ElementKind::f32);
+  if (py::handle(a[0]).is_none()) refuse("scales is None; it must be an array [K]");
+  const Output norm_weight = plan_output(a[1], "norm_weight");
+  const Output norm_bias = plan_output(a[2], "norm_bias");
+  const std::vector<py::object> given = each(a[3]);
+  std::vector<Output> weights;
+  std::vector<AnyMut> views;
+  std::vector<AnyRef> read;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    weights.push_back(plan_output(given[i], weight_name(i, given.size()).c_str()));
+    views.push_back(weights.back().view);
+    read.push_back(weights.back().view);
+  }
+  TensorRef<float> from;
+  static_cast<AnyRef&>(from) = scales.view;
+  const Stream stream = current_stream();
+  Status done;
+  {
+    const Unlocked unlocked(total(read));
+    done = kvant::apply_smoothing(stream, from, norm_weight.view, norm_bias.view, views);
+  }
+  check(done);
+  return py::none();
+}
+
+}  // namespace
+
+void register_smoothing(py::module_& module) {
+  static PyMethodDef methods[] = {
+      function<4, smooth_scales>("smooth_scales"), function<4, apply_smoothing>("apply_smoothing"), {}};
+  if (PyModule_AddFunctions(module.ptr(), methods) != 0) throw py::error_already_set();
+}
+
+}  // namespace kvant::python
