@@ -35,6 +35,15 @@ SCALES = [0.1, 0.0123, 1 / 3, 0.00214854861, 2.0**-7, 1.7]
 NAN, INF = float("nan"), float("inf")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread_of_torch():
+    # Tensors this small are not worth waking other threads, which takes seconds where cores are shared.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def same_bits(a, b):
     return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.view(BITS[a.dtype]), b.view(BITS[b.dtype]))
 
