@@ -58,6 +58,11 @@ def _check_device(tensor: Tensor, what: str) -> None:
         raise ValueError(f"kvant works on the CPU, and {what} is on {tensor.device}: move it with .cpu()")
 
 
+def _plain(tensor: Tensor) -> Tensor:
+    # DLPack has no word for torch's negative views (z.conj().imag is one), and torch exports them with the wrong sign.
+    return tensor.detach().resolve_neg()
+
+
 class _FakeQuantize(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -69,16 +74,16 @@ class _FakeQuantize(torch.autograd.Function):
         ctx.save_for_backward(x, *tensors)
         ctx.numbers = [None if isinstance(p, Tensor) else p for p in (scale, zero_point)]
         ctx.rest = (scope, axis, group_size, q_min, q_max, numerics, None)  # the last is out
-        scale, zero_point = (p.detach() if isinstance(p, Tensor) else p for p in (scale, zero_point))
-        y: Tensor = _kvant.fake_quantize(x.detach(), scale, zero_point, *ctx.rest)
+        scale, zero_point = (_plain(p) if isinstance(p, Tensor) else p for p in (scale, zero_point))
+        y: Tensor = _kvant.fake_quantize(_plain(x), scale, zero_point, *ctx.rest)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Tuple[Optional[Tensor], ...]:
         x, *tensors = ctx.saved_tensors
-        scale, zero_point = (n if t is None else t.detach() for t, n in zip(tensors, ctx.numbers))
-        dx = _kvant.fake_quantize_backward(dy.detach(), x.detach(), scale, zero_point, *ctx.rest)
+        scale, zero_point = (n if t is None else _plain(t) for t, n in zip(tensors, ctx.numbers))
+        dx = _kvant.fake_quantize_backward(_plain(dy), _plain(x), scale, zero_point, *ctx.rest)
         return (dx, *[None] * 8)
 
 
@@ -251,10 +256,10 @@ class FakeQuantize(nn.Module):
         if stage == "frozen":
             scale, zero_point = self.scale, self.zero_point
         elif stage == "observing":
-            self._extend_range(x.detach())
+            self._extend_range(_plain(x))
             scale, zero_point = self._parameters_of_range()
         else:
-            _, scale, zero_point = self._dynamic_range(x.detach(), self.scope, self.axis, self.group_size)
+            _, scale, zero_point = self._dynamic_range(_plain(x), self.scope, self.axis, self.group_size)
         return fake_quantize(
             x, scale, zero_point, self.q_min, self.q_max, axis=self.axis, group_size=self.group_size, scope=self.scope,
             numerics=self.numerics,
@@ -433,7 +438,7 @@ class QuantizedLinear(nn.Module):
         if not isinstance(linear, nn.Linear):
             raise TypeError(f"from_linear takes an nn.Linear, not {type(linear).__name__}")
         _check_device(linear.weight, "the weight")
-        weight = linear.weight.detach().to(torch.float32)
+        weight = _plain(linear.weight).to(torch.float32)
         if not torch.isfinite(weight).all():
             raise ValueError("the weight has NaN or infinite elements in float32")
         layer = cls(
@@ -465,7 +470,7 @@ class QuantizedLinear(nn.Module):
         if bias is not None and bias.dtype not in (x.dtype, torch.float32):
             bias = bias.to(x.dtype)
         y: Tensor = quantized_linear(
-            x.detach(), self._packed_weight(), self.weight_scale.reshape(-1), bias, mode=self.mode,
+            _plain(x), self._packed_weight(), self.weight_scale.reshape(-1), bias, mode=self.mode,
             act_scale=None if self.input_scale is None else float(self.input_scale),
             act_zero_point=0 if self.input_zero_point is None else int(self.input_zero_point), smooth=self.smooth,
         )  # fmt: skip
@@ -573,7 +578,7 @@ class _InputRange:
     def observe(self, module: nn.Module, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> None:
         x = args[0] if args else kwargs["input"]
         # Values of float64 become float32 here and not at the end: rounding keeps their order, so nothing else changes.
-        x = x.detach().to("cpu", torch.float32 if x.dtype == torch.float64 else x.dtype)
+        x = _plain(x).to("cpu", torch.float32 if x.dtype == torch.float64 else x.dtype)
         x = x.reshape(-1, self.low.numel())
         self.rows += x.shape[0]
         self.not_finite += x.numel() - int(torch.isfinite(x).sum())

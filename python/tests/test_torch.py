@@ -389,6 +389,23 @@ def test_gradients_of_any_layout(dtype):
         assert torch.equal(dx, transposed * expected)
 
 
+def test_negative_views_keep_their_sign(tmp_path):
+    # torch marks such a view and leaves the memory as it is; DLPack shows the memory.
+    z = torch.tensor([[1 + 2j, 3 - 4j], [5 + 1j, 0 - 1j]])
+    x = z.conj().imag
+    assert x.is_neg()
+    y = fake_quantize(x, 1.0, 0, -8, 2)
+    assert y.tolist() == [[-2, 2], [-1, 1]]
+    leaf = torch.tensor([1.0, 2.0], requires_grad=True)
+    (dx,) = torch.autograd.grad(fake_quantize(leaf, 1.0), leaf, x[0])
+    assert dx.tolist() == [-2, 4]
+    assert torch.equal(FakeQuantize(mode="asymmetric")(x), FakeQuantize(mode="asymmetric")(x.clone()))
+    linear = nn.Linear(2, 2)
+    assert torch.equal(QuantizedLinear.from_linear(linear)(x), QuantizedLinear.from_linear(linear)(x.clone()))
+    stats = read_safetensors(calibrate(nn.Sequential(linear), [x], tmp_path / "stats"))
+    assert stats["0.min"].tolist() == [-2, 1] and stats["0.max"].tolist() == [-1, 4]
+
+
 def test_scalars_and_empty_tensors_have_gradients():
     for shape in ((), (0,), (3, 0)):
         x = torch.zeros(shape, requires_grad=True)
