@@ -54,13 +54,15 @@ _CODE_RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int4": (-8, 7), "uint4"
 
 
 def _check_device(tensor: Tensor, what: str) -> None:
-    if tensor.device.type != "cpu":
+    if not tensor.is_cpu:
         raise ValueError(f"kvant works on the CPU, and {what} is on {tensor.device}: move it with .cpu()")
 
 
 def _plain(tensor: Tensor) -> Tensor:
     # DLPack has no word for torch's negative views (z.conj().imag is one), and torch exports them with the wrong sign.
-    return tensor.detach().resolve_neg()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    return tensor.resolve_neg() if tensor.is_neg() else tensor
 
 
 class _FakeQuantize(torch.autograd.Function):
