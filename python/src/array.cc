@@ -55,21 +55,36 @@ Array from_numpy(py::handle object) {
   return array;
 }
 
-// torch.Tensor if torch has been imported.
-py::handle torch_tensor_type() {
-  static py::handle type;
-  if (!type) {
-    PyObject* const torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
-    if (torch == nullptr || !PyObject_HasAttrString(torch, "Tensor")) return {};
-    type = py::getattr(torch, "Tensor").release();
-  }
-  return type;
+// What is used of torch, for as long as the process lives.
+struct Torch {
+  py::handle tensor;     // torch.Tensor
+  py::handle to_dlpack;  // a tenth of the time of Tensor.__dlpack__, which is written in Python
+  py::handle from_numpy;
+  py::handle strided;
+  py::handle bfloat16;
+};
+
+// Null if nobody has imported torch.
+const Torch* torch() {
+  static Torch found;
+  if (found.tensor) return &found;
+  PyObject* const module = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+  // A torch that is just being imported has no tensors yet.
+  if (module == nullptr || !PyObject_HasAttrString(module, "utils") || !PyObject_HasAttrString(module, "Tensor"))
+    return nullptr;
+  const py::handle name(module);
+  found.to_dlpack = py::module_::import("torch.utils.dlpack").attr("to_dlpack").cast<py::object>().release();
+  found.from_numpy = name.attr("from_numpy").cast<py::object>().release();
+  found.strided = name.attr("strided").cast<py::object>().release();
+  found.bfloat16 = name.attr("bfloat16").cast<py::object>().release();
+  found.tensor = name.attr("Tensor").cast<py::object>().release();
+  return &found;
 }
 
 bool is_torch(py::handle object) {
-  const py::handle type = torch_tensor_type();
-  if (!type) return false;
-  const int answer = PyObject_IsInstance(object.ptr(), type.ptr());
+  const Torch* const known = torch();
+  if (known == nullptr) return false;
+  const int answer = PyObject_IsInstance(object.ptr(), known->tensor.ptr());
   if (answer < 0) throw py::error_already_set();
   return answer == 1;
 }
@@ -82,7 +97,9 @@ auto ask(const char* argument, const char* what, Function&& function) {
     return function();
   } catch (py::error_already_set& error) {
     if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
-    refuse(fmt::format("{}: {} failed: {}", argument, what, error.what()));
+    refuse(fmt::format("{}: {} failed with {}: {}", argument, what,
+                       py::str(error.type().attr("__name__")).cast<std::string>(),
+                       py::str(error.value()).cast<std::string>()));
   }
 }
 
@@ -130,17 +147,25 @@ DlpackType type_of(const dlpack::DataType& type, const char* argument) {
 }
 
 Array from_dlpack(py::handle object, const char* argument) {
-  const bool torch = is_torch(object);
-  if (torch && py::cast<bool>(object.attr("requires_grad")))
+  const bool is_tensor = is_torch(object);
+  if (is_tensor && py::cast<bool>(object.attr("requires_grad")))
     refuse(fmt::format("{} requires gradients: use kvant.torch, or {}.detach()", argument, argument));
-  if (py::hasattr(object, "__dlpack_device__")) check_device(object, argument);
-  const auto capsule = ask(argument, "__dlpack__", [&] { return object.attr("__dlpack__")(); });
+  // DLPack cannot say that a sign is yet to be applied, and torch does not refuse to leave it out.
+  if (is_tensor && py::cast<bool>(object.attr("is_neg")()))
+    refuse(fmt::format("{} is a negated view: use {}.resolve_neg()", argument, argument));
+  // What is neither on the CPU nor strided is for __dlpack__ to refuse.
+  const bool plain = is_tensor && py::cast<bool>(object.attr("is_cpu")) &&
+                     py::object(object.attr("layout")).ptr() == torch()->strided.ptr();
+  if (!plain && py::hasattr(object, "__dlpack_device__")) check_device(object, argument);
+  const auto capsule = ask(argument, "__dlpack__", [&]() -> py::object {
+    return plain ? torch()->to_dlpack(object) : object.attr("__dlpack__")();
+  });
   if (!PyCapsule_CheckExact(capsule.ptr()))
     refuse(fmt::format("{}: __dlpack__ gave {}, not a capsule", argument, printed(capsule)));
 
   // A capsule that nobody takes over frees its tensor when it is freed itself: holding it is enough.
   const dlpack::Tensor* tensor = nullptr;
-  bool read_only = !torch;  // an unversioned capsule cannot say so, and writing to jax's arrays would be a disaster
+  bool read_only = !is_tensor;  // an unversioned capsule cannot say so, and writing to jax's arrays would be a disaster
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
     tensor = &static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))->tensor;
   } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
@@ -173,7 +198,7 @@ Array from_dlpack(py::handle object, const char* argument) {
       .elements = tensor->data == nullptr ? py::array(dtype, shape) : py::array(dtype, shape, strides, data, capsule),
       .kind = kind,
       .shape = {},
-      .flavor = torch ? Flavor::torch : Flavor::numpy,
+      .flavor = is_tensor ? Flavor::torch : Flavor::numpy,
       .native = true,
       .writable = !read_only};
   if (tensor->data == nullptr && dense != 0) refuse(fmt::format("{} has no memory", argument));
@@ -267,7 +292,7 @@ Array array_of(py::handle object, const char* argument) {
     made = py::module_::import("numpy").attr("asarray")(object);
   } catch (py::error_already_set& error) {
     if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
-    refuse(fmt::format("{} is not an array: {}", argument, error.what()));
+    refuse(fmt::format("{} is not an array: {}", argument, py::str(error.value()).cast<std::string>()));
   }
   Array array = from_numpy(made);
   array.writable = false;  // nobody would see what was written
@@ -343,9 +368,8 @@ Input plan_input(py::handle object, const char* argument) {
 py::object Output::finish() {
   if (object) return object;
   if (flavor != Flavor::torch) return elements;
-  const py::module_ torch = py::module_::import("torch");
-  if (view.kind != ElementKind::bf16) return torch.attr("from_numpy")(elements);
-  return torch.attr("from_numpy")(elements.view("int16")).attr("view")(torch.attr("bfloat16"));
+  if (view.kind != ElementKind::bf16) return torch()->from_numpy(elements);
+  return torch()->from_numpy(elements.view("int16")).attr("view")(torch()->bfloat16);
 }
 
 std::optional<std::int64_t> row_stride(const py::array& elements, bool packed_bytes) {

@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
-#include <span>
+#include <algorithm>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,88 +18,119 @@
 namespace kvant::python {
 namespace {
 
+// Every method may be called from any thread: observe() lets go of Python's lock, so there is one of its own. Whoever
+// holds it runs no Python and never waits for Python's.
 class ObserverObject {
  public:
-  ObserverObject(ObserverDescriptor descriptor, bool input_open)
+  ObserverObject(const ObserverDescriptor& descriptor, bool input_open)
       : observer_(value_of(Observer::create(descriptor))), input_open_(input_open) {}
+
+  // What `function` takes from the observer, by value.
+  template <class Function>
+  auto read(Function&& function) const {
+    const std::lock_guard lock(mutex_);
+    return function(observer_);
+  }
 
   void observe(py::handle batch) {
     const Input x = input(batch, "x", Elements::floats);
-    // Without an input_dtype the first batch decides.
-    if (input_open_ && x.view.kind != observer_.descriptor().input) {
-      ObserverDescriptor descriptor = observer_.descriptor();
-      descriptor.input = x.view.kind;
-      observer_ = value_of(Observer::create(descriptor));
-    }
     const Stream stream = current_stream();
     Status done;
     {
       const Unlocked unlocked(element_count(x.view.shape));
+      const std::lock_guard lock(mutex_);
+      take_input(x.view.kind);
       done = observer_.observe(stream, x.view);
+      if (done.ok()) input_open_ = false;
     }
     check(done);
-    input_open_ = false;
   }
 
   void merge(const ObserverObject& other) {
-    if (input_open_ && !other.input_open_) {
-      ObserverDescriptor descriptor = observer_.descriptor();
-      descriptor.input = other.observer_.descriptor().input;
-      observer_ = value_of(Observer::create(descriptor));
-    } else if (other.input_open_) {
-      return;  // it has seen nothing
+    if (&other == this) {
+      const Observer copy = read([](const Observer& observer) { return observer; });
+      const std::lock_guard lock(mutex_);
+      check(observer_.merge(copy));
+      return;
     }
+    const std::scoped_lock lock(mutex_, other.mutex_);
+    if (other.input_open_) return;  // it has seen nothing
+    take_input(other.observer_.descriptor().input);
     check(observer_.merge(other.observer_));
     input_open_ = false;
   }
 
-  void reset() { observer_.reset(); }
-
-  py::tuple parameters() const {
-    const QuantizationParameters found = value_of(observer_.parameters());
-    const bool one = is_one();
-    const Shape shape = one ? Shape() : Shape({static_cast<std::int64_t>(found.scale.size())});
-    Output scale = new_output(scale_kind(observer_.descriptor().input), shape, Flavor::numpy);
-    Output zero_point = new_output(ElementKind::s32, shape, Flavor::numpy);
-    for (std::size_t i = 0; i < found.scale.size(); ++i) {
-      if (scale.view.kind == ElementKind::f64)
-        static_cast<double*>(scale.view.data)[i] = found.scale[i];
-      else
-        static_cast<float*>(scale.view.data)[i] = static_cast<float>(found.scale[i]);
-      static_cast<std::int32_t*>(zero_point.view.data)[i] = found.zero_point[i];
-    }
-    return py::make_tuple(scale.elements, zero_point.elements);
-  }
-
-  // One for each segment; none before the first batch.
-  py::array ranges(const std::vector<double>& values) const {
-    const bool one = is_one() && values.size() == 1;
-    Output made =
-        new_output(ElementKind::f64, one ? Shape() : Shape({static_cast<std::int64_t>(values.size())}), Flavor::numpy);
-    for (std::size_t i = 0; i < values.size(); ++i) static_cast<double*>(made.view.data)[i] = values[i];
-    return made.elements;
-  }
-
-  const Observer& observer() const { return observer_; }
-
-  std::string representation() const {
-    const ObserverDescriptor& d = observer_.descriptor();
-    const std::string axis = is_one() ? "" : fmt::format(", axis={}", d.scope.axis());
-    return fmt::format("Observer('{}', scope='{}'{}, mode='{}', dtype='{}', observed={}, ignored={})", name(d.kind),
-                       name(d.scope.kind()), axis, name(d.mode), dtype_name(d.output), observer_.observed(),
-                       observer_.ignored());
+  void reset() {
+    const std::lock_guard lock(mutex_);
+    observer_.reset();
   }
 
  private:
-  bool is_one() const { return observer_.descriptor().scope.kind() == GranularityKind::tensor; }
+  // Without an input_dtype the first batch decides.
+  void take_input(ElementKind kind) {
+    if (!input_open_ || kind == observer_.descriptor().input) return;
+    ObserverDescriptor descriptor = observer_.descriptor();
+    descriptor.input = kind;
+    observer_ = value_of(Observer::create(descriptor));
+  }
 
+  mutable std::mutex mutex_;
   Observer observer_;
   bool input_open_;
 };
 
-ObserverObject make(py::handle kind, py::handle scope, py::handle axis, py::handle mode, bool include_zero,
-                    py::handle dtype, py::handle q_min, py::handle q_max, double percentile, int bins,
-                    py::handle input_dtype) {
+ObserverDescriptor descriptor_of(const ObserverObject& self) {
+  return self.read([](const Observer& observer) { return observer.descriptor(); });
+}
+
+// Of what there is one for each segment: [channels], or [] per tensor. None before the first batch.
+Shape segments(const ObserverDescriptor& descriptor, std::size_t count) {
+  if (descriptor.scope.kind() == GranularityKind::tensor && count == 1) return {};
+  return {static_cast<std::int64_t>(count)};
+}
+
+py::tuple parameters(const ObserverObject& self) {
+  const auto found = value_of(self.read([](const Observer& observer) { return observer.parameters(); }));
+  const ObserverDescriptor descriptor = descriptor_of(self);
+  const Shape shape = segments(descriptor, found.scale.size());
+  Output scale = new_output(scale_kind(descriptor.input), shape, Flavor::numpy);
+  Output zero_point = new_output(ElementKind::s32, shape, Flavor::numpy);
+  for (std::size_t i = 0; i < found.scale.size(); ++i) {
+    if (scale.view.kind == ElementKind::f64)
+      static_cast<double*>(scale.view.data)[i] = found.scale[i];
+    else
+      static_cast<float*>(scale.view.data)[i] = static_cast<float>(found.scale[i]);
+    static_cast<std::int32_t*>(zero_point.view.data)[i] = found.zero_point[i];
+  }
+  return py::make_tuple(scale.elements, zero_point.elements);
+}
+
+template <class Function>
+py::array ranges(const ObserverObject& self, Function&& function) {
+  const std::vector<double> values = self.read([&](const Observer& observer) { return function(observer); });
+  Output made = new_output(ElementKind::f64, segments(descriptor_of(self), values.size()), Flavor::numpy);
+  std::copy(values.begin(), values.end(), static_cast<double*>(made.view.data));
+  return made.elements;
+}
+
+std::int64_t observed(const ObserverObject& self) {
+  return self.read([](const Observer& observer) { return observer.observed(); });
+}
+std::int64_t ignored(const ObserverObject& self) {
+  return self.read([](const Observer& observer) { return observer.ignored(); });
+}
+
+std::string representation(const ObserverObject& self) {
+  const ObserverDescriptor d = descriptor_of(self);
+  const std::string axis =
+      d.scope.kind() == GranularityKind::channel ? fmt::format(", axis={}", d.scope.axis()) : std::string();
+  return fmt::format("Observer('{}', scope='{}'{}, mode='{}', dtype='{}', observed={}, ignored={})", name(d.kind),
+                     name(d.scope.kind()), axis, name(d.mode), dtype_name(d.output), observed(self), ignored(self));
+}
+
+std::unique_ptr<ObserverObject> make(py::handle kind, py::handle scope, py::handle axis, py::handle mode,
+                                     bool include_zero, py::handle dtype, py::handle q_min, py::handle q_max,
+                                     double percentile, int bins, py::handle input_dtype) {
   ObserverDescriptor descriptor{.kind = observer_kind_of(kind),
                                 .scope = granularity_of(scope, axis, py::none()),
                                 .mode = mode_of(mode),
@@ -109,7 +142,7 @@ ObserverObject make(py::handle kind, py::handle scope, py::handle axis, py::hand
                                 .bins = bins};
   const bool input_open = input_dtype.is_none();
   if (!input_open) descriptor.input = float_kind(input_dtype, "input_dtype").kind;
-  return {descriptor, input_open};
+  return std::make_unique<ObserverObject>(descriptor, input_open);
 }
 
 constexpr const char* kDocumentation =
@@ -144,20 +177,23 @@ void register_observer(py::module_& module) {
            py::arg("dtype") = "int8", py::arg("q_min") = py::none(), py::arg("q_max") = py::none(),
            py::arg("percentile") = 99.99, py::arg("bins") = 4096, py::arg("input_dtype") = py::none())
       .def("observe", &ObserverObject::observe, py::arg("x"),
-           "Adds a batch. One that is refused, or without elements, changes nothing. Not for two threads at once.")
+           "Adds a batch. One that is refused, or without elements, changes nothing.")
       .def("merge", &ObserverObject::merge, py::arg("other"),
            "Adds what another observer, made with the same arguments, has seen.")
-      .def("parameters", &ObserverObject::parameters, "(scale, zero_point) from all that was seen.")
+      .def("parameters", &parameters, "(scale, zero_point) from all that was seen.")
       .def("reset", &ObserverObject::reset, "Forgets all batches.")
+      .def_property_readonly("kind",
+                             [](const ObserverObject& self) { return std::string(name(descriptor_of(self).kind)); })
       .def_property_readonly(
-          "kind", [](const ObserverObject& self) { return std::string(name(self.observer().descriptor().kind)); })
-      .def_property_readonly("min", [](const ObserverObject& self) { return self.ranges(self.observer().min()); })
-      .def_property_readonly("max", [](const ObserverObject& self) { return self.ranges(self.observer().max()); })
-      .def_property_readonly("max_abs",
-                             [](const ObserverObject& self) { return self.ranges(self.observer().max_abs()); })
-      .def_property_readonly("observed", [](const ObserverObject& self) { return self.observer().observed(); })
-      .def_property_readonly("ignored", [](const ObserverObject& self) { return self.observer().ignored(); })
-      .def("__repr__", &ObserverObject::representation);
+          "min", [](const ObserverObject& self) { return ranges(self, [](const Observer& o) { return o.min(); }); })
+      .def_property_readonly(
+          "max", [](const ObserverObject& self) { return ranges(self, [](const Observer& o) { return o.max(); }); })
+      .def_property_readonly(
+          "max_abs",
+          [](const ObserverObject& self) { return ranges(self, [](const Observer& o) { return o.max_abs(); }); })
+      .def_property_readonly("observed", &observed)
+      .def_property_readonly("ignored", &ignored)
+      .def("__repr__", &representation);
 }
 
 }  // namespace kvant::python
