@@ -59,7 +59,8 @@ def _check_device(tensor: Tensor, what: str) -> None:
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    # DLPack has no word for torch's negative views (z.conj().imag is one), and torch exports them with the wrong sign.
+    # The plain functions refuse both. DLPack has no word for torch's negated views (z.conj().imag is one): it shows the
+    # memory, where the sign is wrong.
     if tensor.requires_grad:
         tensor = tensor.detach()
     return tensor.resolve_neg() if tensor.is_neg() else tensor

@@ -394,6 +394,8 @@ def test_negative_views_keep_their_sign(tmp_path):
     z = torch.tensor([[1 + 2j, 3 - 4j], [5 + 1j, 0 - 1j]])
     x = z.conj().imag
     assert x.is_neg()
+    with pytest.raises(ValueError, match="resolve_neg"):
+        kvant.fake_quantize(x, 1.0, 0, -8, 2)
     y = fake_quantize(x, 1.0, 0, -8, 2)
     assert y.tolist() == [[-2, 2], [-1, 1]]
     leaf = torch.tensor([1.0, 2.0], requires_grad=True)
@@ -705,7 +707,9 @@ def test_quantized_linear_state_dict_copy_pickle(tmp_path):
     for more in ({}, options):
         layer = QuantizedLinear.from_linear(nn.Linear(24, 8), **more)
         x = torch.randn(5, 24)
+        small = len(pickle.dumps(layer))
         expected = layer(x)  # packs the weight
+        assert len(pickle.dumps(layer)) == small  # which stays here
         other = QuantizedLinear(24, 8, **({} if not more else {**more, "act_scale": 1.0, "act_zero_point": 0}))
         other(x)  # packs zeros, which must not survive
         assert other.load_state_dict(layer.state_dict()).missing_keys == []
