@@ -7,9 +7,9 @@ The sum is exact for all codes and any number of features; then the product of t
 bias, in float32 (float64 for float64 results) and one rounding to the result's type. The same bits come out for any
 number of threads and any instruction set, from a packed weight or a plain one.
 
-Activations are ``[..., K]``, weights ``[N, K]``, results ``[..., N]``. ``weight_scale``: a number or N. ``bias``: None
-or N, in the result's type or float32. A weight that is used more than once should be a PackedWeight: a plain one is
-rearranged in every call.
+Activations are ``[..., K]``, weights ``[N, K]``, results ``[..., N]``. ``weight_scale``: a number, ``[N]``, or
+``[N, 1]`` as checkpoints hold it. ``bias``: None or ``[N]``; what is neither the result's type nor float32 is
+converted. A weight that is used more than once should be a PackedWeight: a plain one is rearranged in every call.
 """
 
 from __future__ import annotations

@@ -473,7 +473,7 @@ class QuantizedLinear(nn.Module):
         if bias is not None and bias.dtype not in (x.dtype, torch.float32):
             bias = bias.to(x.dtype)
         y: Tensor = quantized_linear(
-            _plain(x), self._packed_weight(), self.weight_scale.reshape(-1), bias, mode=self.mode,
+            _plain(x), self._packed_weight(), self.weight_scale, bias, mode=self.mode,
             act_scale=None if self.input_scale is None else float(self.input_scale),
             act_zero_point=0 if self.input_zero_point is None else int(self.input_zero_point), smooth=self.smooth,
         )  # fmt: skip

@@ -55,6 +55,14 @@ Rows rows_of(const Shape& activation, const char* argument, std::int64_t out_fea
   return rows;
 }
 
+// Checkpoints hold [N, 1] for the N scales of a weight.
+ParameterInput flat(ParameterInput parameter) {
+  const Shape& shape = parameter.value.shape();
+  if (!parameter.value.is_scalar() && shape.rank() == 2 && shape[1] == 1)
+    parameter.value = AnyParameter(AnyRef{parameter.value.data(), parameter.value.kind(), {shape[0]}, 0});
+  return parameter;
+}
+
 // What all three share, from the weight on.
 struct Call {
   const AnyRef* activation;
@@ -71,8 +79,8 @@ template <class Descriptor>
 py::object run(const Descriptor& descriptor, Numerics numerics, const Call& call, Output output) {
   const ElementKind kind = output.view.kind;
   const Stream stream = current_stream();
-  const ParameterInput scales = scale_input(call.weight_scale, "weight_scale", scale_kind(kind), true);
-  const ParameterInput zero_points = zero_point_input(call.weight_zero_point, "weight_zero_point");
+  const ParameterInput scales = flat(scale_input(call.weight_scale, "weight_scale", scale_kind(kind), true));
+  const ParameterInput zero_points = flat(zero_point_input(call.weight_zero_point, "weight_zero_point"));
   const Input bias = vector_input(call.bias, "bias", scale_kind(kind), kind);
   const auto plan = value_of(AnyLinearPlan::select(stream, descriptor, {.numerics = numerics}));
   Status done;

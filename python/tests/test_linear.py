@@ -270,3 +270,14 @@ def test_large(packed):
         o["a"], o["act_scale"], w, o["weight_scale"], o["bias"], act_zero_point=o["act_zero_point"]
     )
     ref.same_bits(got, want)
+
+
+def test_weight_scales_as_checkpoints_hold_them():
+    a, w = np.arange(-6, 6, dtype=np.int8).reshape(3, 4), np.arange(-10, 10, dtype=np.int8).reshape(5, 4)
+    scale = np.linspace(0.5, 2.0, 5, dtype=np.float32)
+    zero_point = np.arange(-2, 3, dtype=np.int32)
+    want = kvant.w8a8_linear(a, 0.25, w, scale, weight_zero_point=zero_point)
+    got = kvant.w8a8_linear(a, 0.25, w, scale[:, None], weight_zero_point=zero_point[:, None])
+    assert np.array_equal(want, got)
+    with pytest.raises(ValueError, match="weight_scale"):
+        kvant.w8a8_linear(a, 0.25, w, scale[None, :])
