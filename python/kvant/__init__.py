@@ -18,6 +18,7 @@ The extension needs two libraries of the system: libstdc++ (6) and oneTBB (libtb
 
 from __future__ import annotations
 
+import typing as _typing
 from typing import Any
 
 try:
@@ -78,10 +79,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # kvant.torch is imported when it is first asked for: torch takes seconds to import and may not be there.
-    if name == "torch":
-        import importlib
+if not _typing.TYPE_CHECKING:  # a checker would take every name for one that is there
 
-        return importlib.import_module(".torch", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        # kvant.torch is imported when it is first asked for: torch takes seconds to import and may not be there.
+        if name == "torch":
+            import importlib
+
+            try:
+                return importlib.import_module(".torch", __name__)
+            except ImportError as error:
+                raise AttributeError(f"module {__name__!r} has no attribute 'torch': {error}") from error
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

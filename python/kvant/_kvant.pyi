@@ -1,6 +1,6 @@
 """The compiled part. Its functions are called through the modules beside it, which say what they do."""
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union, final
+from typing import Any, ClassVar, Dict, Optional, Sequence, Tuple, Union, final
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +52,7 @@ def quantized_linear(
 def smooth_scales(act_absmax: Any, weights: Any, alpha: float, out: Any, /) -> Any: ...
 def apply_smoothing(scales: Any, norm_weight: Any, norm_bias: Any, weights: Any, /) -> None: ...
 
+@final
 class PackedInt4:
     def __init__(self, packed: npt.NDArray[np.uint8], shape: Sequence[int], signed: bool = True) -> None: ...
     @staticmethod
@@ -70,12 +71,18 @@ class PackedInt4:
     def nbytes(self) -> int: ...
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> npt.NDArray[Any]: ...
     def __len__(self) -> int: ...
+    def __copy__(self) -> PackedInt4: ...
+    def __deepcopy__(self, memo: Dict[int, Any], /) -> PackedInt4: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
 
+@final
 class PackedWeight:
     def __init__(self, weight_q: Any, *, isa: Optional[str] = None) -> None: ...
     @staticmethod
     def from_bytes(data: Any) -> PackedWeight: ...
     def to_bytes(self) -> bytes: ...
+    def __copy__(self) -> PackedWeight: ...
+    def __deepcopy__(self, memo: Dict[int, Any], /) -> PackedWeight: ...
     @property
     def shape(self) -> Tuple[int, int]: ...
     @property
@@ -85,6 +92,7 @@ class PackedWeight:
     @property
     def nbytes(self) -> int: ...
 
+@final
 class Observer:
     def __init__(
         self, kind: str = "min_max", *, scope: str = "tensor", axis: Optional[int] = None, mode: str = "symmetric",
@@ -108,11 +116,13 @@ class Observer:
     @property
     def ignored(self) -> int: ...
 
+@final
 class Stream:
     def __init__(self, threads: Optional[int] = None) -> None: ...
     @property
     def threads(self) -> int: ...
 
+@final
 class Status:
     @property
     def ok(self) -> bool: ...
@@ -122,6 +132,7 @@ class Status:
     def message(self) -> str: ...
     def __bool__(self) -> bool: ...
 
+@final
 class PrecisionGuarantee:
     @property
     def math_precision(self) -> str: ...
@@ -134,6 +145,7 @@ class PrecisionGuarantee:
     @property
     def deterministic(self) -> bool: ...
 
+@final
 class KernelSku:
     @property
     def name(self) -> str: ...
@@ -155,10 +167,11 @@ class _Plan:
     def sku(self) -> KernelSku: ...
     def precision_guarantee(self) -> PrecisionGuarantee: ...
 
+@final
 class QuantizePlan(_Plan):
     @staticmethod
     def select(
-        shape: Sequence[int], *, input: Any = "float32", output: Any = "int8", scope: Optional[str] = None,
+        shape: Union[int, Sequence[int]], *, input: Any = "float32", output: Any = "int8", scope: Optional[str] = None,
         axis: Optional[int] = None, group_size: Optional[int] = None, q_min: Optional[int] = None,
         q_max: Optional[int] = None, numerics: str = "exact", isa: Optional[str] = None,
         stream: Optional[Stream] = None,
@@ -168,10 +181,11 @@ class QuantizePlan(_Plan):
         self, *, input: Any, output: Any, scale: Any, zero_point: Any = 0, stream: Optional[Stream] = None
     ) -> None: ...
 
+@final
 class DequantizePlan(_Plan):
     @staticmethod
     def select(
-        shape: Sequence[int], *, input: Any = "int8", output: Any = "float32", scope: Optional[str] = None,
+        shape: Union[int, Sequence[int]], *, input: Any = "int8", output: Any = "float32", scope: Optional[str] = None,
         axis: Optional[int] = None, group_size: Optional[int] = None, isa: Optional[str] = None,
         stream: Optional[Stream] = None,
     ) -> DequantizePlan: ...
@@ -180,10 +194,11 @@ class DequantizePlan(_Plan):
         self, *, input: Any, output: Any, scale: Any, zero_point: Any = 0, stream: Optional[Stream] = None
     ) -> None: ...
 
+@final
 class FakeQuantizePlan(_Plan):
     @staticmethod
     def select(
-        shape: Sequence[int], *, element: Any = "float32", scope: Optional[str] = None, axis: Optional[int] = None,
+        shape: Union[int, Sequence[int]], *, element: Any = "float32", scope: Optional[str] = None, axis: Optional[int] = None,
         group_size: Optional[int] = None, q_min: int = -128, q_max: int = 127, numerics: str = "exact",
         isa: Optional[str] = None, stream: Optional[Stream] = None,
     ) -> FakeQuantizePlan: ...
@@ -192,10 +207,11 @@ class FakeQuantizePlan(_Plan):
         self, *, input: Any, output: Any, scale: Any, zero_point: Any = 0, stream: Optional[Stream] = None
     ) -> None: ...
 
+@final
 class QuantizeBackwardPlan(_Plan):
     @staticmethod
     def select(
-        shape: Sequence[int], *, input: Any = "float32", output: Any = "int8", scope: Optional[str] = None,
+        shape: Union[int, Sequence[int]], *, input: Any = "float32", output: Any = "int8", scope: Optional[str] = None,
         axis: Optional[int] = None, group_size: Optional[int] = None, q_min: Optional[int] = None,
         q_max: Optional[int] = None, numerics: str = "exact", isa: Optional[str] = None,
         stream: Optional[Stream] = None,
@@ -208,10 +224,11 @@ class QuantizeBackwardPlan(_Plan):
         stream: Optional[Stream] = None,
     ) -> None: ...
 
+@final
 class FakeQuantizeBackwardPlan(_Plan):
     @staticmethod
     def select(
-        shape: Sequence[int], *, element: Any = "float32", scope: Optional[str] = None, axis: Optional[int] = None,
+        shape: Union[int, Sequence[int]], *, element: Any = "float32", scope: Optional[str] = None, axis: Optional[int] = None,
         group_size: Optional[int] = None, q_min: int = -128, q_max: int = 127, numerics: str = "exact",
         isa: Optional[str] = None, stream: Optional[Stream] = None,
     ) -> FakeQuantizeBackwardPlan: ...
@@ -223,20 +240,22 @@ class FakeQuantizeBackwardPlan(_Plan):
         stream: Optional[Stream] = None,
     ) -> None: ...
 
+@final
 class DequantizeBackwardPlan(_Plan):
     @staticmethod
     def select(
-        shape: Sequence[int], *, input: Any = "int8", output: Any = "float32", scope: Optional[str] = None,
+        shape: Union[int, Sequence[int]], *, input: Any = "int8", output: Any = "float32", scope: Optional[str] = None,
         axis: Optional[int] = None, group_size: Optional[int] = None, isa: Optional[str] = None,
         stream: Optional[Stream] = None,
     ) -> DequantizeBackwardPlan: ...
     def can_implement(self, *, grad_output: Any, grad_input: Any, scale: Any) -> Status: ...
     def run(self, *, grad_output: Any, grad_input: Any, scale: Any, stream: Optional[Stream] = None) -> None: ...
 
+@final
 class RangePlan(_Plan):
     @staticmethod
     def select(
-        shape: Sequence[int], *, input: Any = "float32", scope: Optional[str] = None, axis: Optional[int] = None,
+        shape: Union[int, Sequence[int]], *, input: Any = "float32", scope: Optional[str] = None, axis: Optional[int] = None,
         group_size: Optional[int] = None, accumulate: bool = False, isa: Optional[str] = None,
         stream: Optional[Stream] = None,
     ) -> RangePlan: ...
@@ -248,10 +267,11 @@ class RangePlan(_Plan):
         workspace: Any = None, stream: Optional[Stream] = None,
     ) -> None: ...
 
+@final
 class DynamicRangeQuantizePlan(_Plan):
     @staticmethod
     def select(
-        shape: Sequence[int], *, input: Any = "float32", output: Any = "int8", mode: str = "symmetric",
+        shape: Union[int, Sequence[int]], *, input: Any = "float32", output: Any = "int8", mode: str = "symmetric",
         scope: str = "token", axis: Optional[int] = None, group_size: Optional[int] = None,
         include_zero: bool = False, q_min: Optional[int] = None, q_max: Optional[int] = None,
         numerics: str = "exact", isa: Optional[str] = None, stream: Optional[Stream] = None,
@@ -262,6 +282,7 @@ class DynamicRangeQuantizePlan(_Plan):
         stream: Optional[Stream] = None,
     ) -> None: ...
 
+@final
 class W8A8LinearPlan(_Plan):
     @staticmethod
     def select(
@@ -278,6 +299,7 @@ class W8A8LinearPlan(_Plan):
         stream: Optional[Stream] = None,
     ) -> None: ...
 
+@final
 class SmoothQuantLinearPlan(_Plan):
     @staticmethod
     def select(
@@ -294,6 +316,7 @@ class SmoothQuantLinearPlan(_Plan):
         bias: Any = None, workspace: Any = None, stream: Optional[Stream] = None,
     ) -> None: ...
 
+@final
 class QuantizedLinearPlan(_Plan):
     @staticmethod
     def select(

@@ -468,6 +468,8 @@ class QuantizedLinear(nn.Module):
                 "QuantizedLinear has no gradient, and its input requires one: call it under torch.no_grad() or "
                 "torch.inference_mode(), and train with FakeQuantize"
             )
+        if torch.jit.is_tracing():
+            raise RuntimeError("torch.jit.trace would keep the result of QuantizedLinear as a constant")
         _check_device(x, "the input of QuantizedLinear")
         bias = self.bias
         if bias is not None and bias.dtype not in (x.dtype, torch.float32):

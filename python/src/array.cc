@@ -10,6 +10,7 @@
 #include "dlpack.h"
 #include "packed_int4.h"
 #include "refusal.h"
+#include "threads.h"
 
 namespace kvant::python {
 namespace {
@@ -62,6 +63,7 @@ struct Torch {
   py::handle from_numpy;
   py::handle strided;
   py::handle bfloat16;
+  py::handle increment_version;  // tells autograd, and who else counts, that a tensor was written to
 };
 
 // Null if nobody has imported torch.
@@ -73,11 +75,18 @@ const Torch* torch() {
   if (module == nullptr || !PyObject_HasAttrString(module, "utils") || !PyObject_HasAttrString(module, "Tensor"))
     return nullptr;
   const py::handle name(module);
-  found.to_dlpack = py::module_::import("torch.utils.dlpack").attr("to_dlpack").cast<py::object>().release();
-  found.from_numpy = name.attr("from_numpy").cast<py::object>().release();
-  found.strided = name.attr("strided").cast<py::object>().release();
-  found.bfloat16 = name.attr("bfloat16").cast<py::object>().release();
-  found.tensor = name.attr("Tensor").cast<py::object>().release();
+  try {
+    found.to_dlpack = py::module_::import("torch.utils.dlpack").attr("to_dlpack").cast<py::object>().release();
+    found.from_numpy = name.attr("from_numpy").cast<py::object>().release();
+    found.strided = name.attr("strided").cast<py::object>().release();
+    found.bfloat16 = name.attr("bfloat16").cast<py::object>().release();
+    found.increment_version =
+        py::module_::import("torch.autograd.graph").attr("increment_version").cast<py::object>().release();
+    found.tensor = name.attr("Tensor").cast<py::object>().release();
+  } catch (py::error_already_set& error) {  // something else by the name of torch
+    if (!error.matches(PyExc_Exception)) throw;
+    return nullptr;
+  }
   return &found;
 }
 
@@ -145,6 +154,23 @@ DlpackType type_of(const dlpack::DataType& type, const char* argument) {
   return {dtype, kind_of_dtype(dtype, flavor)};
 }
 
+// A capsule. Only one of DLPack 1.0 says whether it may be written to; producers from before do not know the keyword.
+py::object exported(py::handle object) {
+  try {
+    return object.attr("__dlpack__")(py::arg("max_version") = py::make_tuple(dlpack::kMajorVersion, 0));
+  } catch (py::error_already_set& error) {
+    if (!error.matches(PyExc_TypeError)) throw;
+    return object.attr("__dlpack__")();
+  }
+}
+
+// a * b, refused where it overflows.
+py::ssize_t product(py::ssize_t a, py::ssize_t b, const char* argument) {
+  py::ssize_t result = 0;
+  if (__builtin_mul_overflow(a, b, &result)) refuse(fmt::format("{} is larger than any memory", argument));
+  return result;
+}
+
 Array from_dlpack(py::handle object, const char* argument) {
   const bool is_tensor = is_torch(object);
   if (is_tensor && py::cast<bool>(object.attr("requires_grad")))
@@ -156,9 +182,8 @@ Array from_dlpack(py::handle object, const char* argument) {
   const bool plain = is_tensor && py::cast<bool>(object.attr("is_cpu")) &&
                      py::object(object.attr("layout")).ptr() == torch()->strided.ptr();
   if (!plain && py::hasattr(object, "__dlpack_device__")) check_device(object, argument);
-  const auto capsule = ask(argument, "__dlpack__", [&]() -> py::object {
-    return plain ? torch()->to_dlpack(object) : object.attr("__dlpack__")();
-  });
+  const auto capsule = ask(argument, "__dlpack__",
+                           [&]() -> py::object { return plain ? torch()->to_dlpack(object) : exported(object); });
   if (!PyCapsule_CheckExact(capsule.ptr()))
     refuse(fmt::format("{}: __dlpack__ gave {}, not a capsule", argument, printed(capsule)));
 
@@ -189,8 +214,8 @@ Array from_dlpack(py::handle object, const char* argument) {
   for (std::size_t i = shape.size(); i-- > 0;) {
     shape[i] = tensor->shape[i];
     if (shape[i] < 0) refuse(fmt::format("{} has a dimension of {}", argument, shape[i]));
-    strides[i] = tensor->strides == nullptr ? dense : tensor->strides[i] * item;
-    dense *= shape[i];
+    strides[i] = tensor->strides == nullptr ? dense : product(tensor->strides[i], item, argument);
+    dense = product(dense, shape[i], argument);
   }
   const char* const data = static_cast<const char*>(tensor->data) + tensor->byte_offset;
   Array array{
@@ -199,7 +224,8 @@ Array from_dlpack(py::handle object, const char* argument) {
       .shape = {},
       .flavor = is_tensor ? Flavor::torch : Flavor::numpy,
       .native = true,
-      .writable = !read_only};
+      .writable = !read_only,
+      .only_bfloat16 = kind == ElementKind::bf16};
   if (tensor->data == nullptr && dense != 0) refuse(fmt::format("{} has no memory", argument));
   array.shape = shape_of(array.elements);
   return array;
@@ -288,7 +314,7 @@ Array array_of(py::handle object, const char* argument) {
   if (!PyType_Check(object.ptr()) && py::hasattr(object, "__dlpack__")) return from_dlpack(object, argument);
   py::object made;
   try {
-    made = py::module_::import("numpy").attr("asarray")(object);
+    made = call_python(py::module_::import("numpy").attr("asarray"), py::make_tuple(object));
   } catch (py::error_already_set& error) {
     if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
     refuse(fmt::format("{} is not an array: {}", argument, words_of(error)));
@@ -349,8 +375,11 @@ Output output(py::handle object, const char* argument, ElementKind kind, const S
   return object.is_none() ? new_output(kind, shape, flavor) : given_output(object, argument, kind, shape);
 }
 
-Output plan_output(py::handle object, const char* argument) {
-  if (object.is_none()) return {};
+Output plan_output(py::handle object, const char* argument, Presence presence) {
+  if (object.is_none()) {
+    if (presence == Presence::required) refuse(fmt::format("{} is None; it must be an array", argument));
+    return {};
+  }
   const Array array = array_of(object, argument);
   if (!array.kind) refuse(fmt::format("{} has dtype {}, which no plan takes", argument, dtype_text(array)));
   return {py::reinterpret_borrow<py::object>(object), array.elements, writable_view(array, argument), array.flavor};
@@ -365,7 +394,11 @@ Input plan_input(py::handle object, const char* argument) {
 }
 
 py::object Output::finish() {
-  if (object) return object;
+  if (object) {
+    // Tensors of inference mode have no version.
+    if (flavor == Flavor::torch && !py::cast<bool>(object.attr("is_inference")())) torch()->increment_version(object);
+    return object;
+  }
   if (flavor != Flavor::torch) return elements;
   if (view.kind != ElementKind::bf16) return torch()->from_numpy(elements);
   return torch()->from_numpy(elements.view("int16")).attr("view")(torch()->bfloat16);
@@ -436,7 +469,7 @@ std::int64_t element_count(const Shape& shape) { return shape.element_count().va
 py::array in_c_order(const Array& array) {
   const py::object native =
       array.native ? py::object(array.elements.dtype()) : array.elements.dtype().attr("newbyteorder")("=");
-  return array.elements.attr("astype")(native, py::arg("order") = "C");
+  return call_python(array.elements.attr("astype"), py::make_tuple(native, "C"));
 }
 
 }  // namespace kvant::python

@@ -33,8 +33,9 @@ struct Array {
   std::optional<ElementKind> kind;  // nothing: a dtype that kvant has no element for
   Shape shape;                      // in elements
   Flavor flavor = Flavor::numpy;
-  bool native = true;     // byte order
-  bool writable = false;  // by what its owner says
+  bool native = true;          // byte order
+  bool writable = false;       // by what its owner says
+  bool only_bfloat16 = false;  // numpy's uint16 stands for bfloat16 and nothing else
 
   AnyRef view(std::int64_t row_stride) const { return {elements.data(), *kind, shape, row_stride}; }
 };
@@ -61,7 +62,7 @@ struct Output {
   AnyMut view;
   Flavor flavor = Flavor::numpy;
 
-  // The object that is returned.
+  // The object that is returned; call it when it has been written to.
   py::object finish();
 };
 Output new_output(ElementKind kind, const Shape& shape, Flavor flavor);
@@ -69,8 +70,9 @@ Output new_output(ElementKind kind, const Shape& shape, Flavor flavor);
 Output given_output(py::handle object, const char* argument, ElementKind kind, const Shape& shape);
 // `object` None: a new one.
 Output output(py::handle object, const char* argument, ElementKind kind, const Shape& shape, Flavor flavor);
-// As a plan takes it: its shape and kind are left to the plan to judge. None: no buffer.
-Output plan_output(py::handle object, const char* argument);
+// As a plan takes it: its shape and kind are left to the plan to judge. None: no buffer, unless it is `required`.
+enum class Presence : std::uint8_t { required, optional };
+Output plan_output(py::handle object, const char* argument, Presence presence = Presence::optional);
 Input plan_input(py::handle object, const char* argument);
 
 // The distance between rows in elements, 0 if there are no gaps; nothing if rows are not what the memory holds.

@@ -2,11 +2,13 @@
 // of them; this takes none, and the modules in python/kvant give names and defaults.
 #pragma once
 
+#include <cxxabi.h>
 #include <pybind11/pybind11.h>
 
 #include <cstddef>
 
 #include "refusal.h"
+#include "threads.h"
 
 namespace kvant::python {
 
@@ -21,11 +23,17 @@ PyObject* call(PyObject* /*module*/, PyObject* const* arguments, Py_ssize_t coun
   }
   try {
     return kFunction(arguments).release().ptr();
+  } catch (abi::__forced_unwind&) {
+    wait_for_the_end();
   } catch (...) {
     set_python_error();
     return nullptr;
   }
 }
+
+// X.__new__(X) would make an object without a C++ one inside, for which pybind11 takes whatever the memory holds. It is
+// refused; X(...) does not pass this way. Classes are final, because subclasses would.
+void refuse_new(py::handle type);
 
 template <std::size_t kCount, py::object (*kFunction)(Arguments)>
 PyMethodDef function(const char* name) {

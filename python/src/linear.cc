@@ -21,7 +21,7 @@ struct Weight {
   std::int64_t out_features = 0;
 };
 
-Weight weight_of(py::handle object) {
+Weight weight_of(py::handle object, const char* argument) {
   Weight weight;
   weight.packed = packed_weight_from(object);
   if (weight.packed != nullptr) {
@@ -29,9 +29,9 @@ Weight weight_of(py::handle object) {
     weight.out_features = weight.packed->out_features();
     return weight;
   }
-  weight.plain = byte_codes(object, "weight");
+  weight.plain = byte_codes(object, argument);
   const Shape& shape = weight.plain.view.shape;
-  if (shape.rank() != 2) refuse(fmt::format("weight has shape {}; it must be [N, K]", shape.to_string()));
+  if (shape.rank() != 2) refuse(fmt::format("{} has shape {}; it must be [N, K]", argument, shape.to_string()));
   weight.kind = weight.plain.view.kind;
   weight.out_features = shape[0];
   return weight;
@@ -85,7 +85,7 @@ py::object run(const Descriptor& descriptor, Numerics numerics, const Call& call
   const auto plan = value_of(AnyLinearPlan::select(stream, descriptor, {.numerics = numerics}));
   Status done;
   {
-    const Unlocked unlocked(descriptor.max_rows * descriptor.in_features + descriptor.out_features);
+    const Unlocked unlocked((descriptor.max_rows + descriptor.out_features) * descriptor.in_features);
     const Scratch scratch(plan.workspace_size());
     done = plan.run(stream, scratch.workspace(),
                     detail::LinearOperands{call.activation, call.act_scale, call.act_zero_point, call.smooth,
@@ -100,7 +100,7 @@ py::object run(const Descriptor& descriptor, Numerics numerics, const Call& call
 // act_q, act_scale, act_zero_point, weight, weight_scale, weight_zero_point, bias, dtype, out
 py::object w8a8_linear(Arguments a) {
   const Input activation = byte_codes(a[0], "act_q");
-  const Weight weight = weight_of(a[3]);
+  const Weight weight = weight_of(a[3], "weight_q");
   const NamedKind dtype = float_kind(a[7]);
   const Rows rows = rows_of(activation.view.shape, "act_q", weight.out_features);
   const ParameterInput act_scale = scale_input(a[1], "act_scale", scale_kind(dtype.kind), true);
@@ -119,7 +119,7 @@ py::object w8a8_linear(Arguments a) {
 // act_q, act_scale, act_zero_point, weight, weight_scale, weight_zero_point, bias, dtype, out
 py::object smoothquant_linear(Arguments a) {
   const Input activation = byte_codes(a[0], "act_q");
-  const Weight weight = weight_of(a[3]);
+  const Weight weight = weight_of(a[3], "weight_q");
   const NamedKind dtype = float_kind(a[7]);
   const Rows rows = rows_of(activation.view.shape, "act_q", weight.out_features);
   return run(
@@ -139,7 +139,7 @@ py::object smoothquant_linear(Arguments a) {
 // out
 py::object quantized_linear(Arguments a) {
   const Input x = input(a[0], "x", Elements::floats);
-  const Weight weight = weight_of(a[1]);
+  const Weight weight = weight_of(a[1], "weight");
   const Rows rows = rows_of(x.view.shape, "x", weight.out_features);
   const ElementKind scales = scale_kind(x.view.kind);
   const Input smooth = vector_input(a[9], "smooth", scales, scales);

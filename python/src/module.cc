@@ -3,10 +3,30 @@
 
 #include <string>
 
+#include "array.h"
 #include "functions.h"
 #include "packed_int4.h"
 #include "refusal.h"
 #include "threads.h"
+
+namespace kvant::python {
+
+void refuse_new(py::handle type) {
+  static PyMethodDef refusal = {"__new__",
+                                [](PyObject*, PyObject*) -> PyObject* {
+                                  PyErr_SetString(PyExc_TypeError,
+                                                  "kvant's objects are made by calling their class, or by select()");
+                                  return nullptr;
+                                },
+                                METH_VARARGS, nullptr};
+  auto* const object = reinterpret_cast<PyTypeObject*>(type.ptr());
+  const auto function = py::reinterpret_steal<py::object>(PyCFunction_New(&refusal, nullptr));
+  // In the dictionary, not by setattr: that would change what X(...) calls, too.
+  if (!function || PyDict_SetItemString(object->tp_dict, "__new__", function.ptr()) != 0) throw py::error_already_set();
+  PyType_Modified(object);
+}
+
+}  // namespace kvant::python
 
 namespace {
 
@@ -25,6 +45,7 @@ void check_numpy() {
 PYBIND11_MODULE(_kvant, module) {
   using namespace kvant::python;
   check_numpy();
+  numpy_dtype(kvant::ElementKind::f32);  // fills the cache of dtypes here, where no other thread waits for it
   module.doc() = "The compiled part of kvant; the modules beside it say what its functions do.";
   register_refusals();
   register_threads(module);
@@ -37,4 +58,6 @@ PYBIND11_MODULE(_kvant, module) {
   register_observer(module);
   register_plans(module);
   register_info(module);
+  for (const auto item : module.attr("__dict__").cast<py::dict>())
+    if (PyType_Check(item.second.ptr())) refuse_new(item.second);
 }

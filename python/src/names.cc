@@ -87,7 +87,8 @@ NamedKind kind_of_dtype(py::handle dtype, const char* argument, const Words& wor
       } else if (const auto found = find(named.attr("name").cast<std::string>(), words)) {
         return {*found};
       }
-    } catch (py::error_already_set&) {  // not a dtype at all
+    } catch (py::error_already_set& error) {  // not a dtype at all
+      if (!error.matches(PyExc_Exception)) throw;
     }
   }
   refuse_word(dtype, argument, words);
@@ -179,6 +180,7 @@ double number(py::handle object, const char* argument) {
   if (PyFloat_Check(object.ptr())) return PyFloat_AS_DOUBLE(object.ptr());
   const double value = PyUnicode_Check(object.ptr()) ? -1.0 : PyFloat_AsDouble(object.ptr());
   if (PyUnicode_Check(object.ptr()) || (value == -1.0 && PyErr_Occurred() != nullptr)) {
+    if (PyErr_Occurred() != nullptr && !PyErr_ExceptionMatches(PyExc_Exception)) throw py::error_already_set();
     PyErr_Clear();
     refuse(fmt::format("{} {} must be a number", argument, printed(object)));
   }

@@ -98,8 +98,14 @@ Shape segments(const ObserverDescriptor& descriptor, std::size_t count) {
   return {static_cast<std::int64_t>(count)};
 }
 
+// Looking for the least error in histograms takes milliseconds, whatever was observed.
+constexpr std::int64_t kSearch = 1 << 20;
+
 py::tuple parameters(const ObserverObject& self) {
-  const auto found = value_of(self.read([](const Observer& observer) { return observer.parameters(); }));
+  const auto found = [&] {
+    const Unlocked unlocked(kSearch);
+    return value_of(self.read([](const Observer& observer) { return observer.parameters(); }));
+  }();
   const ObserverDescriptor descriptor = descriptor_of(self);
   const Shape shape = segments(descriptor, found.scale.size());
   Output scale = new_output(scale_kind(descriptor.input), shape, Flavor::numpy);
@@ -180,7 +186,7 @@ Observer('min_max', scope='tensor', mode='asymmetric', dtype='uint8', observed=3
 }  // namespace
 
 void register_observer(py::module_& module) {
-  py::class_<ObserverObject>(module, "Observer", kDocumentation)
+  py::class_<ObserverObject>(module, "Observer", py::is_final(), py::module_local(), kDocumentation)
       .def(py::init(&make), py::arg("kind") = "min_max", py::kw_only(), py::arg("scope") = "tensor",
            py::arg("axis") = py::none(), py::arg("mode") = "symmetric", py::arg("include_zero") = true,
            py::arg("dtype") = "int8", py::arg("q_min") = py::none(), py::arg("q_max") = py::none(),

@@ -10,6 +10,7 @@
 
 #include "array.h"
 #include "refusal.h"
+#include "threads.h"
 
 namespace kvant::python {
 namespace {
@@ -40,6 +41,41 @@ std::string indices(std::int64_t flat, const Shape& shape) {
     flat /= shape[i];
   }
   return fmt::format("[{}]", fmt::join(index, ", "));
+}
+
+template <class T>
+bool fits(T value, const CodeRange& range) {
+  return std::cmp_greater_equal(value, range.min) && std::cmp_less_equal(value, range.max);
+}
+
+// Packs integers in C order, or refuses the first that does not fit.
+template <class T>
+void pack(const py::array& integers, PackedInt4& packed) {
+  const CodeRange range = code_range(packed.kind());
+  const Shape& shape = packed.shape();
+  const std::int64_t length = shape.row_length();
+  const std::int64_t bytes = row_bytes(ElementKind::s4, length);
+  const std::int64_t rows = length == 0 ? 0 : row_count(shape);
+  const auto* const values = static_cast<const T*>(integers.data());
+  auto* const codes = static_cast<std::uint8_t*>(const_cast<void*>(packed.packed().data()));
+  bool all_fit = true;
+  {
+    const Unlocked unlocked(rows * length);
+    for (std::int64_t i = 0; i < rows * length; ++i) all_fit &= fits(values[i], range);
+    for (std::int64_t row = 0; all_fit && row < rows; ++row) {
+      const T* const from = values + row * length;
+      std::uint8_t* const to = codes + row * bytes;
+      for (std::int64_t i = 0; i + 1 < length; i += 2)
+        to[i / 2] = static_cast<std::uint8_t>((static_cast<unsigned>(from[i]) & 15) |
+                                              (static_cast<unsigned>(from[i + 1]) & 15) << 4);
+      if (length % 2 != 0) to[length / 2] = static_cast<std::uint8_t>(static_cast<unsigned>(from[length - 1]) & 15);
+    }
+  }
+  if (all_fit) return;
+  std::int64_t bad = 0;
+  while (fits(values[bad], range)) ++bad;
+  refuse(fmt::format("PackedInt4.from_array: {} at {} does not fit {} [{}, {}]", +values[bad], indices(bad, shape),
+                     packed.is_signed() ? "int4" : "uint4", range.min, range.max));
 }
 
 std::string representation(const PackedInt4& self) {
@@ -106,30 +142,17 @@ PackedInt4 PackedInt4::from_array(py::handle object, bool is_signed) {
   const Array given = array_of(object, "a");
   const char letter = given.elements.dtype().kind();
   if (given.kind && is_packed(*given.kind)) refuse("PackedInt4.from_array: a is packed already");
-  if (letter != 'i' && letter != 'u')
+  if ((letter != 'i' && letter != 'u') || given.only_bfloat16)
     refuse(fmt::format("PackedInt4.from_array: a has dtype {}; it must be one of integers",
                        py::str(given.elements.dtype()).cast<std::string>()));
-  const bool wide_unsigned = letter == 'u' && given.elements.itemsize() == 8;  // has values that int64 lacks
-  const py::array wide = given.elements.attr("astype")(wide_unsigned ? "uint64" : "int64", py::arg("order") = "C");
-  const auto* const values = static_cast<const std::int64_t*>(wide.data());
+  const py::array dense = in_c_order(given);
   PackedInt4 made = empty(given.shape, is_signed);
-  const CodeRange range = code_range(made.kind());
-  const std::int64_t length = given.shape.row_length();
-  const std::int64_t bytes = row_bytes(ElementKind::s4, length);
-  auto* packed = static_cast<std::uint8_t*>(made.packed_.mutable_data());
-  for (std::int64_t row = 0; row < (length == 0 ? 0 : row_count(given.shape)); ++row, packed += bytes) {
-    for (std::int64_t i = 0; i < length; ++i) {
-      const std::int64_t value = values[row * length + i];
-      if (value < range.min || value > range.max || (wide_unsigned && value < 0))
-        refuse(fmt::format("PackedInt4.from_array: {} at {} does not fit {} [{}, {}]",
-                           wide_unsigned ? fmt::to_string(static_cast<std::uint64_t>(value)) : fmt::to_string(value),
-                           indices(row * length + i, given.shape), is_signed ? "int4" : "uint4", range.min, range.max));
-      const auto nibble = static_cast<std::uint8_t>(value & 15);
-      if (i % 2 == 0)
-        packed[i / 2] = nibble;
-      else
-        packed[i / 2] = static_cast<std::uint8_t>(packed[i / 2] | nibble << 4);
-    }
+  const bool negative = letter == 'i';
+  switch (dense.itemsize()) {
+    case 1: negative ? pack<std::int8_t>(dense, made) : pack<std::uint8_t>(dense, made); break;
+    case 2: negative ? pack<std::int16_t>(dense, made) : pack<std::uint16_t>(dense, made); break;
+    case 4: negative ? pack<std::int32_t>(dense, made) : pack<std::uint32_t>(dense, made); break;
+    default: negative ? pack<std::int64_t>(dense, made) : pack<std::uint64_t>(dense, made); break;
   }
   return made;
 }
@@ -147,6 +170,7 @@ py::array PackedInt4::unpacked() const {
   const auto* packed = static_cast<const std::uint8_t*>(packed_.data());
   auto* codes = static_cast<std::uint8_t*>(made.view.data);
   const int flip = is_signed_ ? 8 : 0;  // (v ^ 8) - 8 extends the sign of four bits
+  const Unlocked unlocked(element_count(shape_));
   for (std::int64_t row = 0; row < (length == 0 ? 0 : row_count(shape_)); ++row, packed += bytes, codes += length) {
     for (std::int64_t i = 0; i < length; ++i) {
       const int nibble = packed[i / 2] >> (4 * (i % 2)) & 15;
@@ -157,7 +181,7 @@ py::array PackedInt4::unpacked() const {
 }
 
 void register_packed_int4(py::module_& module) {
-  py::class_<PackedInt4> type(module, "PackedInt4", kDocumentation);
+  py::class_<PackedInt4> type(module, "PackedInt4", py::is_final(), py::module_local(), kDocumentation);
   g_type = type;
   type.def(py::init([](const py::array& packed, py::handle shape, bool is_signed) {
              return PackedInt4(packed, shape_from(shape, "shape"), is_signed);
@@ -189,18 +213,15 @@ void register_packed_int4(py::module_& module) {
            })
       .def("__repr__", &representation)
       .def("__copy__", [](const PackedInt4& self) { return self; })
-      .def("__deepcopy__",
-           [](const PackedInt4& self, const py::dict&) {
-             return PackedInt4(self.packed().attr("copy")(), self.shape(), self.is_signed());
-           })
-      .def(py::pickle(
-          [](const PackedInt4& self) {
-            return py::make_tuple(self.packed(), tuple_of(self.shape()), self.is_signed());
+      .def(
+          "__deepcopy__",
+          [](const PackedInt4& self, const py::dict&) {
+            return PackedInt4(self.packed().attr("copy")(), self.shape(), self.is_signed());
           },
-          [](const py::tuple& state) {
-            if (state.size() != 3) refuse("PackedInt4: a pickle of something else");
-            return PackedInt4(state[0].cast<py::array>(), shape_from(state[1], "shape"), state[2].cast<bool>());
-          }));
+          py::arg("memo"))
+      .def("__reduce__", [](const PackedInt4& self) {
+        return py::make_tuple(g_type, py::make_tuple(self.packed(), tuple_of(self.shape()), self.is_signed()));
+      });
   type.attr("__hash__") = py::none();  // it can be written to
 }
 

@@ -30,9 +30,14 @@ PackedWeight pack(py::handle weight, py::handle isa) {
 PackedWeight from_bytes(const py::buffer& data) {
   const py::buffer_info info = data.request();
   if (PyBuffer_IsContiguous(info.view(), 'C') == 0) refuse("PackedWeight.from_bytes: the bytes must be contiguous");
-  const auto* const bytes = static_cast<const std::byte*>(info.ptr);
-  return value_of(
-      PackedWeight::from_bytes(current_stream(), {bytes, static_cast<std::size_t>(info.size * info.itemsize)}));
+  const auto size = static_cast<std::size_t>(info.size * info.itemsize);
+  const Stream stream = current_stream();
+  std::optional<Result<PackedWeight>> packed;
+  {
+    const Unlocked unlocked(info.size * info.itemsize);
+    packed = PackedWeight::from_bytes(stream, {static_cast<const std::byte*>(info.ptr), size});
+  }
+  return value_of(*std::move(packed));
 }
 
 py::bytes to_bytes(const PackedWeight& self) {
@@ -65,7 +70,7 @@ Input byte_codes(py::handle object, const char* argument) {
 }
 
 void register_packed_weight(py::module_& module) {
-  py::class_<PackedWeight>(module, "PackedWeight", kDocumentation)
+  py::class_<PackedWeight>(module, "PackedWeight", py::is_final(), py::module_local(), kDocumentation)
       .def(py::init(&pack), py::arg("weight_q"), py::kw_only(), py::arg("isa") = py::none())
       .def_static("from_bytes", &from_bytes, py::arg("data"), "What to_bytes() gave; anything else is refused.")
       .def("to_bytes", &to_bytes)
@@ -81,7 +86,9 @@ void register_packed_weight(py::module_& module) {
                                 self.in_features(), dtype_name(self.element()), name(self.isa()));
            })
       .def("__copy__", [](const PackedWeight& self) { return self; })
-      .def("__deepcopy__", [](const PackedWeight& self, const py::dict&) { return self; })  // it never changes
+      .def(
+          "__deepcopy__", [](const PackedWeight& self, const py::dict&) { return self; },
+          py::arg("memo"))  // it never changes
       .def(py::pickle(&to_bytes, [](const py::bytes& data) { return from_bytes(data); }));
 }
 

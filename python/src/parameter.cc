@@ -55,8 +55,7 @@ std::string dtype_of(const Array& array) { return py::str(array.elements.dtype()
 
 void check_float(const Array& array, const char* argument) {
   if (!array.kind || !is_float(*array.kind))
-    refuse(fmt::format("{} has dtype {}; it must be a number or an array of floating-point numbers", argument,
-                       dtype_of(array)));
+    refuse(fmt::format("{} has dtype {}; it must be of floating-point numbers", argument, dtype_of(array)));
 }
 
 // Whether the memory is a dense array that a plan can read as `kind`.
@@ -98,8 +97,7 @@ py::array as_int32(const Array& array) {
 
 void check_integers(const Array& array, const char* argument) {
   const char letter = array.elements.dtype().kind();
-  // DLPack's bfloat16 lies in numpy's uint16.
-  const bool bfloat = array.flavor == Flavor::torch && array.kind == ElementKind::bf16;
+  const bool bfloat = array.only_bfloat16;
   if ((letter != 'i' && letter != 'u') || bfloat || (array.kind && is_packed(*array.kind)))
     refuse(fmt::format("{} has dtype {}; it must be an integer or an array of integers", argument,
                        bfloat ? "bfloat16" : dtype_of(array)));

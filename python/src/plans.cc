@@ -59,7 +59,7 @@ Status answer(Function&& function) {
 // What Python calls on every plan.
 template <class Object>
 py::class_<Object> plan_class(py::module_& module, const char* name, const char* documentation) {
-  return py::class_<Object>(module, name, documentation)
+  return py::class_<Object>(module, name, py::is_final(), py::module_local(), documentation)
       .def(
           "workspace_size", [](const Object& self) { return self.plan.workspace_size(); },
           "Bytes of scratch memory that run() wants.")
@@ -92,12 +92,13 @@ struct ElementwiseBuffers {
                      py::handle zero_point)
       : input(plan_input(x, "input")),
         grad_output(plan_input(dy, "grad_output")),
-        output(plan_output(out, is_backward(plan.descriptor().op) ? "grad_input" : "output")),
+        output(plan_output(out, is_backward(plan.descriptor().op) ? "grad_input" : "output", Presence::required)),
         scales(plan_scale(scale, "scale", scale_kind(float_side(plan.descriptor())))),
         zero_points(plan_zero_point(zero_point, "zero_point")) {}
 
   static ElementKind float_side(const ElementwiseDescriptor& d) { return is_float(d.input) ? d.input : d.output; }
 
+  void written() { output.finish(); }
   detail::ElementwiseOperands operands() const {
     return {&input.view, &grad_output.view, &output.view, &scales.value, &zero_points.value};
   }
@@ -116,7 +117,7 @@ Status can_implement(const ElementwisePlan& plan, py::handle x, py::handle dy, p
 
 void run(const ElementwisePlan& plan, py::handle x, py::handle dy, py::handle out, py::handle scale,
          py::handle zero_point, py::handle stream_object) {
-  const ElementwiseBuffers buffers(plan, x, dy, out, scale, zero_point);
+  ElementwiseBuffers buffers(plan, x, dy, out, scale, zero_point);
   const Stream stream = stream_of(stream_object);
   Status done;
   {
@@ -124,6 +125,7 @@ void run(const ElementwisePlan& plan, py::handle x, py::handle dy, py::handle ou
     done = plan.run(stream, {}, buffers.operands());
   }
   check(done);
+  buffers.written();
 }
 
 template <QuantizeKind kOp>
@@ -239,6 +241,10 @@ struct RangeBuffers {
         min_out(plan_output(min, "min_out")),
         max_out(plan_output(max, "max_out")),
         max_abs_out(plan_output(max_abs, "max_abs_out")) {}
+  void written() {
+    for (Output* const each : {&min_out, &max_out, &max_abs_out})
+      if (each->object) each->finish();
+  }
   detail::RangeOperands operands() const { return {&input.view, &min_out.view, &max_out.view, &max_abs_out.view}; }
 
   Input input;
@@ -275,7 +281,7 @@ void register_range_plan(py::module_& module) {
           "run",
           [](const RangeObject& self, py::handle x, py::handle min, py::handle max, py::handle max_abs,
              py::handle workspace, py::handle stream_object) {
-            const RangeBuffers buffers(x, min, max, max_abs);
+            RangeBuffers buffers(x, min, max, max_abs);
             const WorkspaceInput scratch = workspace_of(workspace);
             const Stream stream = stream_of(stream_object);
             Status done;
@@ -284,6 +290,7 @@ void register_range_plan(py::module_& module) {
               done = self.plan.run(stream, scratch.workspace, buffers.operands());
             }
             check(done);
+            buffers.written();
           },
           py::kw_only(), py::arg("input"), py::arg("min_out") = py::none(), py::arg("max_out") = py::none(),
           py::arg("max_abs_out") = py::none(), py::arg("workspace") = py::none(), py::arg("stream") = py::none());
@@ -298,10 +305,14 @@ struct DynamicRangeObject {
 struct DynamicRangeBuffers {
   DynamicRangeBuffers(py::handle x, py::handle q, py::handle scale, py::handle zero_point)
       : input(plan_input(x, "input")),
-        output(plan_output(q, "output")),
-        scale_out(plan_output(scale, "scale_out")),
+        output(plan_output(q, "output", Presence::required)),
+        scale_out(plan_output(scale, "scale_out", Presence::required)),
         zero_point_out(plan_output(zero_point, "zero_point_out")) {
     if (zero_point.is_none()) zero_point_out.view.kind = ElementKind::s32;
+  }
+  void written() {
+    for (Output* const each : {&output, &scale_out, &zero_point_out})
+      if (each->object) each->finish();
   }
   detail::DynamicRangeQuantizeOperands operands() const {
     return {&input.view, &output.view, &scale_out.view, &zero_point_out.view};
@@ -350,7 +361,7 @@ void register_dynamic_range_plan(py::module_& module) {
           "run",
           [](const DynamicRangeObject& self, py::handle x, py::handle q, py::handle scale, py::handle zero_point,
              py::handle workspace, py::handle stream_object) {
-            const DynamicRangeBuffers buffers(x, q, scale, zero_point);
+            DynamicRangeBuffers buffers(x, q, scale, zero_point);
             const WorkspaceInput scratch = workspace_of(workspace);
             const Stream stream = stream_of(stream_object);
             Status done;
@@ -359,6 +370,7 @@ void register_dynamic_range_plan(py::module_& module) {
               done = self.plan.run(stream, scratch.workspace, buffers.operands());
             }
             check(done);
+            buffers.written();
           },
           py::kw_only(), py::arg("input"), py::arg("output"), py::arg("scale_out"),
           py::arg("zero_point_out") = py::none(), py::arg("workspace") = py::none(), py::arg("stream") = py::none());
@@ -389,7 +401,7 @@ struct LinearBuffers {
         weight_scale(plan_scale(a.weight_scale, "weight_scale", scales)),
         weight_zero_point(plan_zero_point(a.weight_zero_point, "weight_zero_point")),
         bias(plan_input(a.bias, "bias")),
-        output(plan_output(a.output, "output")) {
+        output(plan_output(a.output, "output", Presence::required)) {
     if (!has_act_scale) return;
     act_scale = plan_scale(a.act_scale, "act_scale", scales);
     act_zero_point = plan_zero_point(a.act_zero_point, "act_zero_point");
@@ -397,6 +409,7 @@ struct LinearBuffers {
 
   // Null where nothing was given.
   static const AnyRef* pointer(const Input& input) { return input.view.data == nullptr ? nullptr : &input.view; }
+  void written() { output.finish(); }
   detail::LinearOperands operands() const {
     return {&activation.view,
             act_scale ? &act_scale->value : nullptr,
@@ -434,7 +447,7 @@ Status can_implement(const LinearObject<Descriptor>& self, const LinearArguments
 template <class Descriptor>
 void run(const LinearObject<Descriptor>& self, const LinearArguments& arguments, py::handle workspace,
          py::handle stream_object) {
-  const LinearBuffers buffers = buffers_of(self, arguments);
+  LinearBuffers buffers = buffers_of(self, arguments);
   const WorkspaceInput scratch = workspace_of(workspace);
   const Stream stream = stream_of(stream_object);
   Status done;
@@ -443,6 +456,7 @@ void run(const LinearObject<Descriptor>& self, const LinearArguments& arguments,
     done = self.plan.run(stream, scratch.workspace, buffers.operands());
   }
   check(done);
+  buffers.written();
 }
 
 template <class Descriptor>
@@ -594,7 +608,8 @@ void register_linear_plans(py::module_& module) {
 // ---- What plans say of themselves
 
 void register_answers(py::module_& module) {
-  py::class_<Status>(module, "Status", "The answer of can_implement(): true, or a code with a sentence.")
+  py::class_<Status>(module, "Status", py::is_final(), py::module_local(),
+                     "The answer of can_implement(): true, or a code with a sentence.")
       .def_property_readonly("ok", [](const Status& self) { return self.ok(); })
       .def_property_readonly("code", [](const Status& self) { return std::string(name(self.code())); })
       .def_property_readonly("message", [](const Status& self) { return std::string(self.message()); })
@@ -602,7 +617,8 @@ void register_answers(py::module_& module) {
       .def("__repr__", [](const Status& self) {
         return self.ok() ? std::string("Status(Ok)") : fmt::format("Status({}: {})", name(self.code()), self.message());
       });
-  py::class_<PrecisionGuarantee>(module, "PrecisionGuarantee", "What a kernel promises.")
+  py::class_<PrecisionGuarantee>(module, "PrecisionGuarantee", py::is_final(), py::module_local(),
+                                 "What a kernel promises.")
       .def_property_readonly(
           "math_precision", [](const PrecisionGuarantee& self) { return text(self.math_precision); },
           "\"float32\" or \"float64\": what the formula is evaluated in.")
@@ -620,7 +636,7 @@ void register_answers(py::module_& module) {
             text(self.math_precision), text(self.accumulator), text(self.bit_stable_on_same_hardware),
             text(self.bit_stable_across_hardware), text(self.deterministic));
       });
-  py::class_<KernelSku>(module, "KernelSku", "Which kernel a plan runs.")
+  py::class_<KernelSku>(module, "KernelSku", py::is_final(), py::module_local(), "Which kernel a plan runs.")
       .def_property_readonly(
           "name", [](const KernelSku& self) { return self.name(); }, "As in \"quantize_f32_s8__avx2\".")
       .def_property_readonly("op", [](const KernelSku& self) { return std::string(name(self.op)); })

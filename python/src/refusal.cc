@@ -38,7 +38,7 @@ void set_python_error() noexcept {
 }
 
 void register_refusals() {
-  py::register_exception_translator([](std::exception_ptr pointer) {
+  py::register_local_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const Refused& refused) {

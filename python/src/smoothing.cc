@@ -65,14 +65,14 @@ py::object smooth_scales(Arguments a) {
 py::object apply_smoothing(Arguments a) {
   const Input scales = vector_input(a[0], "scales", ElementKind::f32, ElementKind::f32);
   if (py::handle(a[0]).is_none()) refuse("scales is None; it must be an array [K]");
-  const Output norm_weight = plan_output(a[1], "norm_weight");
-  const Output norm_bias = plan_output(a[2], "norm_bias");
+  Output norm_weight = plan_output(a[1], "norm_weight", Presence::required);
+  Output norm_bias = plan_output(a[2], "norm_bias");
   const std::vector<py::object> given = each(a[3]);
   std::vector<Output> weights;
   std::vector<AnyMut> views;
   std::vector<AnyRef> read;
   for (std::size_t i = 0; i < given.size(); ++i) {
-    weights.push_back(plan_output(given[i], weight_name(i, given.size()).c_str()));
+    weights.push_back(plan_output(given[i], weight_name(i, given.size()).c_str(), Presence::required));
     views.push_back(weights.back().view);
     read.push_back(weights.back().view);
   }
@@ -85,6 +85,9 @@ py::object apply_smoothing(Arguments a) {
     done = kvant::apply_smoothing(stream, from, norm_weight.view, norm_bias.view, views);
   }
   check(done);
+  norm_weight.finish();
+  if (norm_bias.object) norm_bias.finish();
+  for (Output& weight : weights) weight.finish();
   return py::none();
 }
 

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <cxxabi.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <optional>
+#include <utility>
 
 #include "names.h"
 #include "refusal.h"
@@ -15,6 +17,7 @@ namespace {
 
 // Guarded by Python's lock.
 std::optional<Stream> g_stream;
+bool g_forked = false;  // since the stream was made
 
 Stream with_threads(py::handle threads, const char* argument) {
   Stream stream = Stream::cpu(integer32(threads, argument));
@@ -28,17 +31,37 @@ struct StreamObject {
 
 }  // namespace
 
+void wait_for_the_end() noexcept {
+  for (;;) pause();
+}
+
+py::object call_python(const py::object& function, const py::tuple& arguments) {
+  PyObject* result = nullptr;
+  try {
+    result = PyObject_Call(function.ptr(), arguments.ptr(), nullptr);
+  } catch (abi::__forced_unwind&) {
+    wait_for_the_end();
+  }
+  if (result == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(result);
+}
+
 void Unlocked::take_back(PyThreadState* state) {
   try {
     PyEval_RestoreThread(state);
   } catch (abi::__forced_unwind&) {
-    // Python is shutting down, and ends threads that come back to it (before 3.14) by unwinding their stack, through
-    // objects that it must not be asked to free any more. The process is about to end: wait for that, as 3.14 does.
-    for (;;) pause();
+    wait_for_the_end();
   }
 }
 
 Stream current_stream() {
+  if (g_forked) {
+    // A child of fork() has none of the threads, and what they held when they vanished stays held: not even giving the
+    // old stream back is safe.
+    if (g_stream) new Stream(*std::exchange(g_stream, Stream::cpu(1)));
+    g_stream = Stream::cpu(1);
+    g_forked = false;
+  }
   if (!g_stream) g_stream = Stream::cpu();
   return *g_stream;
 }
@@ -51,10 +74,17 @@ Stream stream_of(py::handle object) {
 }
 
 void register_threads(py::module_& module) {
+  pthread_atfork(nullptr, nullptr, [] { g_forked = true; });
   module.def(
-      "set_num_threads", [](py::handle threads) { g_stream = with_threads(threads, "threads"); }, py::arg("threads"),
+      "set_num_threads",
+      [](py::handle threads) {
+        Stream stream = with_threads(threads, "threads");
+        current_stream();  // leaves a parent's stream alone
+        g_stream = std::move(stream);
+      },
+      py::arg("threads"),
       "Functions run on this many threads from now on, the calling one included. At first: all cores that the process\n"
-      "may use. Results do not depend on it.\n\n"
+      "may use; one in a child of os.fork(). Results do not depend on it.\n\n"
       ">>> set_num_threads(2)\n"
       ">>> get_num_threads()\n"
       "2\n");
@@ -64,7 +94,7 @@ void register_threads(py::module_& module) {
       ">>> set_num_threads(1)\n"
       ">>> get_num_threads()\n"
       "1\n");
-  py::class_<StreamObject>(module, "Stream",
+  py::class_<StreamObject>(module, "Stream", py::is_final(), py::module_local(),
                            "Threads for plans: Stream(4) has four, the calling one included; Stream() all cores that "
                            "the process may use.\n\n"
                            ">>> plan.Stream(2)\n"

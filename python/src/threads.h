@@ -19,6 +19,14 @@ Stream current_stream();
 // A stream object of Python's, or None for current_stream().
 Stream stream_of(py::handle object);
 
+// Python is shutting down, and ends threads that come back to it (before 3.14) by unwinding their stack, through
+// objects that it must not be asked to free any more. The process is about to end: waits for that, as 3.14 does.
+[[noreturn]] void wait_for_the_end() noexcept;
+
+// function(*arguments), for what may take long and let go of Python's lock meanwhile, as numpy does: a thread that is
+// ended in there waits here, before anything of ours is freed.
+py::object call_python(const py::object& function, const py::tuple& arguments);
+
 // Lets other Python threads run for as long as it lives, where the work takes longer than handing over the lock does.
 class Unlocked {
  public:

@@ -814,6 +814,21 @@ def in_a_process(code, timeout=60):
     return done.stdout
 
 
+def test_objects_that_were_never_initialized():
+    """pybind11 would take whatever the memory holds for the C++ object inside."""
+    from kvant import _kvant
+
+    classes = [item for item in vars(_kvant).values() if isinstance(item, type)]
+    assert len(classes) >= 18
+    for cls in classes:
+        with pytest.raises(TypeError):
+            cls.__new__(cls)
+        with pytest.raises(TypeError):
+            object.__new__(cls)
+        with pytest.raises(TypeError):
+            type("Sub", (cls,), {})
+
+
 def test_workspaces_of_objects():
     """Scratch bytes written over an array of references would crash when it is freed."""
     in_a_process(
@@ -925,15 +940,55 @@ def test_fork_after_threads():
     )
 
 
-def test_threads_and_interpreter_shutdown():
-    """Ending while a daemon thread is inside a call."""
+def test_fork_while_threads_work():
+    """What a parent's threads hold when the child is made stays held in the child, which must not need it."""
     in_a_process(
         """
+        import os, signal, sys, threading, time
+        import numpy as np
+        import kvant
+
+        kvant.set_num_threads(4)
+        x = np.random.default_rng(0).normal(0, 1, (1000, 1000)).astype(np.float32)
+        want = kvant.dynamic_range_quantize(x)[0].tobytes()
+        stop = False
+        def work():
+            while not stop:
+                kvant.dynamic_range_quantize(x)
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(8):
+            child = os.fork()
+            if child == 0:
+                assert kvant.get_num_threads() == 1
+                os._exit(0 if kvant.dynamic_range_quantize(x)[0].tobytes() == want else 3)
+            deadline = time.monotonic() + 20
+            while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+                if time.monotonic() > deadline:
+                    os.kill(child, signal.SIGKILL)
+                    os._exit(4)
+                time.sleep(0.01)
+            if ended[1] != 0:
+                os._exit(5)
+        stop = True
+        for thread in threads:
+            thread.join()
+        assert kvant.get_num_threads() == 4
+        """
+    )
+
+
+@pytest.mark.parametrize("order", ["C", "F"])  # numpy lets go of the lock when it copies the second
+def test_threads_and_interpreter_shutdown(order):
+    """Ending while a daemon thread is inside a call."""
+    in_a_process(
+        f"""
         import threading, time
         import numpy as np
         import kvant
 
-        x = np.ones((500, 1000), np.float32)
+        x = np.ones((500, 1000), np.float32, order={order!r})
         def work():
             while True:
                 kvant.quantize_per_tensor(x, 0.1)
@@ -983,3 +1038,37 @@ def test_random_arguments():
     results, refusals, other = map(int, said.split("\n")[0].split())
     assert results > 200 and refusals > 8000, said
     assert other == 0, said
+
+
+def test_capsules_of_dlpack_1():
+    """Only a versioned capsule says whether its memory may be written to; numpy 2 makes such capsules."""
+    if not hasattr(np.zeros(1), "__dlpack__") or int(np.__version__.split(".")[0]) < 2:
+        pytest.skip("this numpy makes capsules without a version")
+
+    class Wrapper:
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack__(self, **options):
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+    x = np.linspace(-1, 1, 6, dtype=np.float32)
+    memory = np.zeros(6, np.int8)
+    out = Wrapper(memory)
+    assert kvant.quantize_per_tensor(Wrapper(x), 0.1, out=out) is out
+    assert np.array_equal(memory, kvant.quantize_per_tensor(x, 0.1))
+    memory.setflags(write=False)
+    with pytest.raises(ValueError, match="out is read-only"):
+        kvant.quantize_per_tensor(x, 0.1, out=out)
+
+
+def test_interrupts_are_not_swallowed():
+    class Interrupts:
+        def __float__(self):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kvant.smoothquant_linear(np.ones((1, 2), np.int8), np.ones((1, 2), np.int8), Interrupts(), 1.0)

@@ -1142,3 +1142,25 @@ def test_torch_is_imported_only_when_asked_for():
 def test_docstrings():
     ran = doctest.testmod(kvant.torch)
     assert ran.attempted > 30 and ran.failed == 0
+
+
+def test_writing_to_a_tensor_counts_as_a_change():
+    linear = torch.nn.Linear(4, 3)
+    layer = QuantizedLinear.from_linear(linear)
+    x = torch.ones(2, 4)
+    layer(x)
+    kvant.dynamic_range_quantize(torch.randn(3, 4), scope="channel", axis=0, out=(layer.weight, None, None))
+    want = kvant.quantized_linear(x, layer.weight, layer.weight_scale, layer.bias.detach())
+    assert torch.equal(layer(x), want)
+    y = torch.zeros(3)
+    version = y._version
+    kvant.plan.FakeQuantizePlan.select((3,)).run(input=torch.ones(3), output=y, scale=0.5)
+    assert y._version == version + 1
+    with torch.inference_mode():
+        kvant.fake_quantize(torch.ones(3), 0.5, 0, -8, 7, out=torch.zeros(3))
+
+
+def test_tracing_is_refused():
+    layer = QuantizedLinear.from_linear(torch.nn.Linear(4, 3)).eval()
+    with pytest.raises(RuntimeError, match="constant"), torch.no_grad():
+        torch.jit.trace(layer, torch.ones(2, 4))
