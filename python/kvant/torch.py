@@ -468,7 +468,7 @@ class QuantizedLinear(nn.Module):
                 "QuantizedLinear has no gradient, and its input requires one: call it under torch.no_grad() or "
                 "torch.inference_mode(), and train with FakeQuantize"
             )
-        if torch.jit.is_tracing():
+        if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
             raise RuntimeError("torch.jit.trace would keep the result of QuantizedLinear as a constant")
         _check_device(x, "the input of QuantizedLinear")
         bias = self.bias

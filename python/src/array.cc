@@ -344,14 +344,14 @@ Input input(py::handle object, const char* argument, Elements elements, Copies c
 
 Output new_output(ElementKind kind, const Shape& shape, Flavor flavor) {
   Output made;
-  made.flavor = flavor;
-  if (is_packed(kind)) {
+  if (is_packed(kind)) {  // torch has nothing like it
     PackedInt4 packed = PackedInt4::empty(shape, kind == ElementKind::s4);
     made.elements = packed.packed();
     made.view = {made.elements.mutable_data(), kind, shape, 0};
     made.object = py::cast(std::move(packed));
     return made;
   }
+  made.flavor = flavor;
   std::array<py::ssize_t, kMaxRank> sizes{};
   if (shape.rank() > kMaxRank)
     refuse(fmt::format("an array of {} dimensions; kvant takes up to {}", shape.rank(), kMaxRank));
