@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
@@ -355,7 +356,12 @@ Output new_output(ElementKind kind, const Shape& shape, Flavor flavor) {
   std::array<py::ssize_t, kMaxRank> sizes{};
   if (shape.rank() > kMaxRank)
     refuse(fmt::format("an array of {} dimensions; kvant takes up to {}", shape.rank(), kMaxRank));
-  for (int i = 0; i < shape.rank(); ++i) sizes[static_cast<std::size_t>(i)] = shape[i];
+  py::ssize_t bytes = bits_per_element(kind) / 8;  // of the sizes that are not 0, as numpy counts them, too
+  for (int i = 0; i < shape.rank(); ++i) {
+    sizes[static_cast<std::size_t>(i)] = shape[i];
+    if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(shape[i], 1), &bytes))
+      refuse(fmt::format("a result of shape {} has more bytes than any memory", shape.to_string()));
+  }
   made.elements =
       py::array(numpy_dtype(kind, flavor), py::array::ShapeContainer(sizes.begin(), sizes.begin() + shape.rank()));
   made.view = {made.elements.mutable_data(), kind, shape, 0};

@@ -16,7 +16,8 @@ namespace kvant::python {
 using Arguments = PyObject* const*;
 
 template <std::size_t kCount, py::object (*kFunction)(Arguments)>
-PyObject* call(PyObject* /*module*/, PyObject* const* arguments, Py_ssize_t count) noexcept {
+KVANT_CATCHES_FORCED_UNWIND PyObject* call(PyObject* /*module*/, PyObject* const* arguments,
+                                           Py_ssize_t count) noexcept {
   if (count != static_cast<Py_ssize_t>(kCount)) {
     PyErr_Format(PyExc_TypeError, "expected %zu arguments, got %zd", kCount, count);
     return nullptr;

@@ -35,7 +35,7 @@ void wait_for_the_end() noexcept {
   for (;;) pause();
 }
 
-py::object call_python(const py::object& function, const py::tuple& arguments) {
+KVANT_CATCHES_FORCED_UNWIND py::object call_python(const py::object& function, const py::tuple& arguments) {
   PyObject* result = nullptr;
   try {
     result = PyObject_Call(function.ptr(), arguments.ptr(), nullptr);
@@ -46,7 +46,7 @@ py::object call_python(const py::object& function, const py::tuple& arguments) {
   return py::reinterpret_steal<py::object>(result);
 }
 
-void Unlocked::take_back(PyThreadState* state) {
+KVANT_CATCHES_FORCED_UNWIND void Unlocked::take_back(PyThreadState* state) {
   try {
     PyEval_RestoreThread(state);
   } catch (abi::__forced_unwind&) {

@@ -10,6 +10,9 @@
 #include "kvant/plan.h"
 #include "kvant/stream.h"
 
+// The exception of a forced unwind is a reference to nothing, which UndefinedBehaviorSanitizer would mind.
+#define KVANT_CATCHES_FORCED_UNWIND [[gnu::no_sanitize("null")]]
+
 namespace kvant::python {
 
 namespace py = pybind11;
