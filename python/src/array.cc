@@ -136,23 +136,31 @@ struct DlpackType {
   std::optional<ElementKind> kind;
 };
 
+// The kind of a type that kvant has one for.
+std::optional<ElementKind> kind_of(const dlpack::DataType& type) {
+  constexpr struct {
+    dlpack::TypeCode code;
+    int bits;
+    ElementKind kind;
+  } kKinds[] = {{dlpack::kFloat, 32, ElementKind::f32}, {dlpack::kFloat, 64, ElementKind::f64},
+                {dlpack::kFloat, 16, ElementKind::f16}, {dlpack::kBfloat, 16, ElementKind::bf16},
+                {dlpack::kInt, 8, ElementKind::s8},     {dlpack::kUInt, 8, ElementKind::u8},
+                {dlpack::kInt, 32, ElementKind::s32}};
+  for (const auto& each : kKinds)
+    if (type.lanes == 1 && type.code == each.code && type.bits == each.bits) return each.kind;
+  return std::nullopt;
+}
+
 DlpackType type_of(const dlpack::DataType& type, const char* argument) {
-  if (type.lanes == 1 && type.code == dlpack::kBfloat && type.bits == 16)
-    return {numpy_dtype(ElementKind::bf16), ElementKind::bf16};
-  const char letter = type.code == dlpack::kInt     ? 'i'
-                      : type.code == dlpack::kUInt  ? 'u'
-                      : type.code == dlpack::kFloat ? 'f'
-                      : type.code == dlpack::kBool  ? 'b'
-                                                    : '?';
-  const bool whole = type.bits == 8 || type.bits == 16 || type.bits == 32 || type.bits == 64;
-  if (type.lanes != 1 || letter == '?' || !whole || (letter == 'f' && type.bits == 8) ||
-      (letter == 'b' && type.bits != 8))
+  if (const auto kind = kind_of(type)) return {numpy_dtype(*kind), kind};
+  // Others may be zero points, or are refused by their name.
+  const char letter = type.code == dlpack::kInt ? 'i' : type.code == dlpack::kUInt ? 'u' : '?';
+  const bool whole = type.bits == 16 || type.bits == 32 || type.bits == 64;
+  if (type.lanes == 1 && type.code == dlpack::kBool && type.bits == 8) return {py::dtype("bool"), std::nullopt};
+  if (type.lanes != 1 || letter == '?' || !whole)
     refuse(fmt::format("{} has elements of DLPack type code {} with {} bits and {} lanes, which kvant has no use for",
                        argument, type.code, type.bits, type.lanes));
-  const py::dtype dtype(fmt::format("{}{}", letter, type.bits / 8));
-  if (letter == 'u' && type.bits == 16) return {dtype, std::nullopt};  // real 16-bit integers
-  Flavor flavor = Flavor::numpy;
-  return {dtype, kind_of_dtype(dtype, flavor)};
+  return {py::dtype(fmt::format("{}{}", letter, type.bits / 8)), std::nullopt};
 }
 
 // A capsule. Only one of DLPack 1.0 says whether it may be written to; producers from before do not know the keyword.
