@@ -152,7 +152,7 @@ class FakeQuantize(nn.Module):
             fq(x)
         fq.freeze()         from here scale and zero point are fixed
 
-    The range and what follows from it are buffers, which ``state_dict`` has.
+    The range and what follows from it are buffers; ``state_dict`` has them, and the stage.
 
     dtype: "int8", "uint8", "int4" or "uint4", whose limits are q_min and q_max unless these are given.
     mode: "symmetric" or "asymmetric". include_zero: asymmetric ranges are extended to contain 0.
@@ -180,7 +180,6 @@ class FakeQuantize(nn.Module):
     range_max: Tensor
     scale: Tensor
     zero_point: Tensor
-    _stage: Tensor
 
     def __init__(
         self,
@@ -223,12 +222,19 @@ class FakeQuantize(nn.Module):
         self.register_buffer("range_max", torch.empty(0))
         self.register_buffer("scale", torch.empty(0))
         self.register_buffer("zero_point", torch.empty(0, dtype=torch.int32))
-        self.register_buffer("_stage", torch.tensor(0, dtype=torch.uint8))
+        self._stage = "dynamic"
 
     @property
     def stage(self) -> str:
         """"dynamic", "observing" or "frozen"."""
-        return self._STAGES[int(self._stage)]
+        return self._stage
+
+    # A buffer would have to be read in every call, which nothing on the device "meta" can be.
+    def get_extra_state(self) -> Tensor:
+        return torch.tensor(self._STAGES.index(self._stage), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self._stage = self._STAGES[int(state)]
 
     def observe(self) -> FakeQuantize:
         """From here each call extends the range that was seen, which begins empty, and quantizes by it."""
@@ -251,7 +257,7 @@ class FakeQuantize(nn.Module):
         # Whoever observes in inference mode may train afterwards, and autograd saves no tensors that were made there.
         with torch.inference_mode(False):
             self.scale, self.zero_point = scale.clone(), zero_point.clone()
-            self._stage = torch.tensor(self._STAGES.index(stage), dtype=torch.uint8)
+            self._stage = stage
 
     def forward(self, x: Tensor) -> Tensor:
         _check_device(x, "the input of FakeQuantize")

@@ -1164,3 +1164,11 @@ def test_tracing_is_refused():
     layer = QuantizedLinear.from_linear(torch.nn.Linear(4, 3)).eval()
     with pytest.raises(RuntimeError, match="constant"), torch.no_grad():
         torch.jit.trace(layer, torch.ones(2, 4))
+
+
+def test_fake_quantize_made_on_no_device():
+    with torch.device("meta"):
+        module = FakeQuantize("int4", scope="token")
+    assert "dynamic" in repr(module)
+    x = torch.tensor([[0.5, 1.2, 7.0]])
+    assert torch.equal(module(x), FakeQuantize("int4", scope="token")(x))
