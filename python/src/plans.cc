@@ -46,6 +46,21 @@ WorkspaceInput workspace_of(py::handle object) {
           {const_cast<void*>(array.elements.data()), static_cast<std::size_t>(array.elements.nbytes())}};
 }
 
+// Runs a plan on its buffers, with Python's lock released where `work` elements are worth it, and says what was
+// written.
+template <class Plan, class Buffers>
+void run_plan(const Plan& plan, Buffers buffers, py::handle workspace, py::handle stream_object, std::int64_t work) {
+  const WorkspaceInput scratch = workspace_of(workspace);
+  const Stream stream = stream_of(stream_object);
+  Status done;
+  {
+    const Unlocked unlocked(work);
+    done = plan.run(stream, scratch.workspace, buffers.operands());
+  }
+  check(done);
+  buffers.written();
+}
+
 // can_implement() answers for what cannot even become a view, too.
 template <class Function>
 Status answer(Function&& function) {
@@ -117,15 +132,8 @@ Status can_implement(const ElementwisePlan& plan, py::handle x, py::handle dy, p
 
 void run(const ElementwisePlan& plan, py::handle x, py::handle dy, py::handle out, py::handle scale,
          py::handle zero_point, py::handle stream_object) {
-  ElementwiseBuffers buffers(plan, x, dy, out, scale, zero_point);
-  const Stream stream = stream_of(stream_object);
-  Status done;
-  {
-    const Unlocked unlocked(element_count(plan.descriptor().shape));
-    done = plan.run(stream, {}, buffers.operands());
-  }
-  check(done);
-  buffers.written();
+  run_plan(plan, ElementwiseBuffers(plan, x, dy, out, scale, zero_point), py::none(), stream_object,
+           element_count(plan.descriptor().shape));
 }
 
 template <QuantizeKind kOp>
@@ -281,16 +289,8 @@ void register_range_plan(py::module_& module) {
           "run",
           [](const RangeObject& self, py::handle x, py::handle min, py::handle max, py::handle max_abs,
              py::handle workspace, py::handle stream_object) {
-            RangeBuffers buffers(x, min, max, max_abs);
-            const WorkspaceInput scratch = workspace_of(workspace);
-            const Stream stream = stream_of(stream_object);
-            Status done;
-            {
-              const Unlocked unlocked(element_count(self.plan.descriptor().shape));
-              done = self.plan.run(stream, scratch.workspace, buffers.operands());
-            }
-            check(done);
-            buffers.written();
+            run_plan(self.plan, RangeBuffers(x, min, max, max_abs), workspace, stream_object,
+                     element_count(self.plan.descriptor().shape));
           },
           py::kw_only(), py::arg("input"), py::arg("min_out") = py::none(), py::arg("max_out") = py::none(),
           py::arg("max_abs_out") = py::none(), py::arg("workspace") = py::none(), py::arg("stream") = py::none());
@@ -361,16 +361,8 @@ void register_dynamic_range_plan(py::module_& module) {
           "run",
           [](const DynamicRangeObject& self, py::handle x, py::handle q, py::handle scale, py::handle zero_point,
              py::handle workspace, py::handle stream_object) {
-            DynamicRangeBuffers buffers(x, q, scale, zero_point);
-            const WorkspaceInput scratch = workspace_of(workspace);
-            const Stream stream = stream_of(stream_object);
-            Status done;
-            {
-              const Unlocked unlocked(element_count(self.plan.descriptor().shape));
-              done = self.plan.run(stream, scratch.workspace, buffers.operands());
-            }
-            check(done);
-            buffers.written();
+            run_plan(self.plan, DynamicRangeBuffers(x, q, scale, zero_point), workspace, stream_object,
+                     element_count(self.plan.descriptor().shape));
           },
           py::kw_only(), py::arg("input"), py::arg("output"), py::arg("scale_out"),
           py::arg("zero_point_out") = py::none(), py::arg("workspace") = py::none(), py::arg("stream") = py::none());
@@ -447,16 +439,8 @@ Status can_implement(const LinearObject<Descriptor>& self, const LinearArguments
 template <class Descriptor>
 void run(const LinearObject<Descriptor>& self, const LinearArguments& arguments, py::handle workspace,
          py::handle stream_object) {
-  LinearBuffers buffers = buffers_of(self, arguments);
-  const WorkspaceInput scratch = workspace_of(workspace);
-  const Stream stream = stream_of(stream_object);
-  Status done;
-  {
-    const Unlocked unlocked(self.descriptor.in_features * self.descriptor.out_features);
-    done = self.plan.run(stream, scratch.workspace, buffers.operands());
-  }
-  check(done);
-  buffers.written();
+  run_plan(self.plan, buffers_of(self, arguments), workspace, stream_object,
+           self.descriptor.in_features * self.descriptor.out_features);
 }
 
 template <class Descriptor>
