@@ -8,6 +8,7 @@
 #include "cli/messages.h"
 #include "cli/options.h"
 #include "cli/table.h"
+#include "core/device_kernel.h"
 #include "cpu/features.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -58,6 +59,13 @@ std::vector<Family> families(ArchSku arch) {
           {"linear", count(ops::linear_kernels(), arch)}};
 }
 
+// Whether a plan for a GPU can be had, or CUDA's reason why not.
+std::string cuda_text() {
+  if (!cuda::is_built()) return "CUDA is not in this build";
+  const Status status = Stream::cuda(nullptr).status();
+  return status.ok() ? "CUDA" : fmt::format("CUDA is in this build, but {}", status.message());
+}
+
 int run(const Options& options, const Request& /*request*/) {
   const Stream stream = Stream::cpu();
   const auto requested = ops::target_of("info", stream, {});
@@ -87,14 +95,14 @@ int run(const Options& options, const Request& /*request*/) {
       schemes.push_back(recipes::name(kind));
     print_json(io::Json{{"version", version()},
                         {"compiler", compiler()},
-                        {"backends", {{"cpu", true}, {"cuda", false}}},
+                        {"backends", {{"cpu", true}, {"cuda", cuda::is_built()}}},
                         {"instruction_sets", sets},
                         {"force_isa", force.empty() ? io::Json() : io::Json(force)},
                         {"threads", stream.threads()},
                         {"schemes", schemes}});
   } else {
     std::string text = fmt::format("kvant {}, built with {}\n", version(), compiler());
-    text += "backends         CPU; CUDA is not in this build\n";
+    text += fmt::format("backends         CPU; {}\n", cuda_text());
     text += fmt::format("threads          {}\n", stream.threads());
     text += fmt::format("instruction set  {}{}\n", chosen.empty() ? "none" : chosen,
                         force.empty() ? " (KVANT_FORCE_ISA can force another)"
