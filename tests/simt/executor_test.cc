@@ -237,6 +237,59 @@ TEST(Executor, CopiesWhileOthersRead) {
 }
 
 template <bool kWaits>
+KVANT_KERNEL void read_copy(const std::byte* from, std::uint32_t* out) {
+  const unsigned thread = device::linear_thread();
+  device::shared_store(16 * thread, device::Words4{});
+  device::copy_async16(16 * thread, from + 16 * thread, 16);
+  device::copy_async_commit();
+  if constexpr (kWaits) device::copy_async_wait<0>();
+  device::store(out + thread, device::shared_load<std::uint32_t>(16 * thread));
+  device::copy_async_wait<0>();
+}
+
+TEST(Executor, ShowsNeitherOldNorNewBytesBeforeTheWait) {
+  const std::vector<std::uint32_t> content(32 * 4, 77);
+  DeviceBuffer from(bytes_of(content));
+  DeviceBuffer out(32 * 4);
+  const auto* p = static_cast<const std::byte*>(from.data());
+  auto* const q = reinterpret_cast<std::uint32_t*>(out.data());
+  const LaunchShape shape{{1, 1}, {32, 1}, 512};
+  EXPECT_EQ(failure(shape, read_copy<false>, p, q), "");
+  for (const std::uint32_t v : values_of<std::uint32_t>(out)) EXPECT_TRUE(v != 0 && v != 77);
+  EXPECT_EQ(checked_failure(shape, read_copy<false>, p, q),
+            "race at byte 0 of shared memory: shared_load by thread (0, 0) of block (0, 0) and copy_async16 by thread "
+            "(0, 0) of block (0, 0), which is not waited for");
+  EXPECT_EQ(checked_failure(shape, read_copy<true>, p, q), "");
+  for (const std::uint32_t v : values_of<std::uint32_t>(out)) EXPECT_EQ(v, 77u);
+}
+
+// The source may change once the copy is waited for.
+template <bool kWaitsBeforeBarrier>
+KVANT_KERNEL void overwrite_source(std::byte* from) {
+  const unsigned thread = device::linear_thread();
+  if (thread == 0) {
+    device::copy_async16(0, from, 16);
+    device::copy_async_commit();
+  }
+  if constexpr (kWaitsBeforeBarrier) device::copy_async_wait<0>();
+  device::sync_block();
+  if (thread == 1) device::store(from + 12, 5);
+  device::copy_async_wait<0>();
+}
+
+TEST(Executor, FindsCopiesWhoseSourceChanges) {
+  DeviceBuffer from(16);
+  from.fill(std::byte{0});
+  for (const Settings& s : all_settings()) {
+    const ScopedSettings scope(s);
+    const LaunchShape shape{{1, 1}, {32, 1}, 16};
+    EXPECT_EQ(failure(shape, overwrite_source<true>, from.data()), "");
+    EXPECT_EQ(contains(failure(shape, overwrite_source<false>, from.data()), "race at byte 12 of a region of 16 bytes"),
+              s.check);
+  }
+}
+
+template <bool kWaits>
 KVANT_KERNEL void copy_and_return(const std::byte* from) {
   device::copy_async16(16 * device::linear_thread(), from + 16 * device::linear_thread(), 16);
   device::copy_async_commit();
@@ -364,6 +417,26 @@ TEST(Executor, ChecksRowsOfMatrices) {
             "load_matrices of 16 bytes at offset 512 of 512 bytes of shared memory, by thread (31, 0) of block (0, 0)");
   EXPECT_EQ(checked_failure(shape, load_rows_at, 8, 0),
             "misaligned load_matrices of 16 bytes at offset 8 of shared memory, by thread (0, 0) of block (0, 0)");
+}
+
+// The rows are loaded for all lanes before one goes on.
+KVANT_KERNEL void load_rows_and_overwrite(std::uint32_t* out) {
+  const unsigned lane = device::linear_thread();
+  for (const std::uint32_t i : {0u, 1u, 2u, 3u}) device::shared_store(16 * lane + 4 * i, 4 * lane + i);
+  const device::Words4 words = device::load_matrices(16 * lane);
+  device::shared_store(16 * (31 - lane), device::Words4{});
+  for (const unsigned i : {0u, 1u, 2u, 3u}) device::store(out + 4 * lane + i, words.w[i]);
+}
+
+TEST(Executor, LoadsMatricesAtOnce) {
+  for (const Settings& s : all_settings()) {
+    const ScopedSettings scope(s);
+    DeviceBuffer out(32 * 16);
+    ASSERT_EQ(failure({{1, 1}, {32, 1}, 512}, load_rows_and_overwrite, reinterpret_cast<std::uint32_t*>(out.data())),
+              "");
+    const auto got = values_of<std::uint32_t>(out);
+    for (std::uint32_t i = 0; i < 128; ++i) ASSERT_EQ(got[i], i % 4 * 32 + i / 4) << "word i % 4 of lane i / 4";
+  }
 }
 
 // ---- Warp operations ----
