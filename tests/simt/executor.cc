@@ -378,7 +378,8 @@ void Executor::meet(Operation operation, unsigned bytes) {
 
 void Executor::perform(Warp& warp) {
   ++statistics.warp_operations;
-  ++warp.interval;
+  const bool orders = warp.operation == Operation::sync_warp || settings.warp_operations_order;
+  if (orders) ++warp.interval;
   switch (warp.operation) {
     case Operation::sync_block:
     case Operation::sync_warp: break;
@@ -387,7 +388,7 @@ void Executor::perform(Warp& warp) {
     case Operation::ballot: vote(warp); break;
     case Operation::load_matrices:
       load_rows(&threads_[running.thread->linear - running.thread->lane], warp);
-      ++warp.interval;  // what the lanes do next is behind these loads
+      if (orders) ++warp.interval;  // what the lanes do next is behind these loads
       break;
     case Operation::mma_s8: multiply(warp); break;
   }
@@ -513,7 +514,7 @@ void Executor::stop() {
     thread.copies.clear();
     thread.first_copy = 0;
   }
-  forget_accesses_to_shared();
+  if (running.check) forget_accesses_to_shared();  // of copies that never ended
 }
 
 const char* Executor::error_text(int error) {

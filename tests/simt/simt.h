@@ -21,6 +21,9 @@ struct Settings {
   std::uint64_t seed = 1;  // of Order::random, which each launch starts anew
   // Races, and shared memory that nobody wrote. Takes 32 bytes for each byte of the regions that kernels touch.
   bool check = false;
+  // Whether a shuffle, ballot, load_matrices or mma_s8 orders the accesses of its warp as sync_warp() does. Hardware
+  // that runs a warp in step does so; CUDA promises it of sync_warp() only, and false checks for that.
+  bool warp_operations_order = true;
   std::int64_t max_blocks = 6;  // of the streams that cuda::open_stream() gives; few, so that grids stride
 };
 KVANT_API Settings& settings();
