@@ -469,6 +469,14 @@ struct FloatLayer {
       std::memcpy(static_cast<void*>(&x[static_cast<std::size_t>(row * k + i)]), bytes, sizeof(In));
   }
 
+  // Rows of nothing but NaN, infinity, zero and a constant, where there are so many.
+  void fill_odd_rows() {
+    fill_row(1, std::numeric_limits<double>::quiet_NaN());
+    fill_row(2, std::numeric_limits<double>::infinity());
+    fill_row(3, 0.0);
+    fill_row(4, -2.5);
+  }
+
   // x / smooth in the type of the scales, not rounded to that of the input.
   std::vector<Scale> smoothed() const {
     std::vector<Scale> quotients;
@@ -481,6 +489,34 @@ struct FloatLayer {
     return quotients;
   }
 };
+
+// Far offsets with a small range: zero points of millions.
+inline FloatLayer<float> layer_far_from_zero() {
+  FloatLayer<float> layer(8, 150, 21, Data::normal, 5);
+  for (std::size_t i = 0; i < layer.x.size(); ++i) {
+    constexpr float kOffsets[] = {0.0f, 1e3f, -1e5f, 1e6f, 3e7f, -3e7f, 1e30f, 5.0f};
+    layer.x[i] = layer.x[i] * 0.01f + kOffsets[i / 150];
+  }
+  return layer;
+}
+
+// Without its sizes. Static scales and their zero points take turns with `which`.
+inline QuantizedLinearDescriptor quantized_problem(const ModeChoice& choice, bool smooth, bool is_static,
+                                                   std::uint32_t which) {
+  QuantizedLinearDescriptor d{.mode = choice.mode, .include_zero = choice.include_zero, .smooth = smooth};
+  if (!is_static) return d;
+  d.act_scale = which % 3 == 0 ? 0.1 : 0.037;
+  if (choice.mode != DynamicRangeMode::symmetric) d.act_zero_point = static_cast<std::int32_t>(which % 300) - 150;
+  return d;
+}
+
+// Activation zero points around the limit of ±2^23, beyond it, and around those of narrower integers.
+inline std::vector<std::int32_t> huge_zero_points() {
+  constexpr std::int32_t kMost = 1 << 23;
+  return {0,         kMost,     -kMost, kMost + 1, -kMost - 1, std::numeric_limits<std::int32_t>::max(),
+          5,         -128,      255,    1000000,   -77777,     std::numeric_limits<std::int32_t>::min(),
+          kMost - 1, 1 - kMost, 32768,  -32769,    65536};
+}
 
 // The instruction sets that linear plans can be had for.
 inline std::vector<ArchSku> linear_isas() {

@@ -320,10 +320,7 @@ TEST(Linear, ExcessAcrossTheLimitOf32Bits) {
 
 TEST(Linear, HugeActivationZeroPoints) {
   constexpr std::int32_t kMost = 1 << 23;
-  const std::vector<std::int32_t> mixed = {
-      0,         kMost,     -kMost, kMost + 1, -kMost - 1, std::numeric_limits<std::int32_t>::max(),
-      5,         -128,      255,    1000000,   -77777,     std::numeric_limits<std::int32_t>::min(),
-      kMost - 1, 1 - kMost, 32768,  -32769,    65536};
+  const std::vector<std::int32_t> mixed = huge_zero_points();
   const auto rows = static_cast<std::int64_t>(mixed.size());
   std::uint32_t next = 0;
   for (const ElementKind activation : kByteKinds)
@@ -939,18 +936,8 @@ void expect_quantized_linear_right() {
             if (is_static && choice.include_zero) continue;
             ++next;
             FloatLayer<In> layer(size.m, size.k, size.n, kData[next % std::size(kData)], next);
-            if (next % 2 == 0) {
-              layer.fill_row(1, kNan);
-              layer.fill_row(2, kInf);
-              layer.fill_row(3, 0.0);
-              layer.fill_row(4, -2.5);
-            }
-            QuantizedLinearDescriptor d{.mode = choice.mode, .include_zero = choice.include_zero, .smooth = smooth};
-            if (is_static) {
-              d.act_scale = next % 3 == 0 ? 0.1 : 0.037;
-              d.act_zero_point =
-                  choice.mode == DynamicRangeMode::symmetric ? 0 : static_cast<std::int32_t>(next % 300) - 150;
-            }
+            if (next % 2 == 0) layer.fill_odd_rows();
+            const QuantizedLinearDescriptor d = quantized_problem(choice, smooth, is_static, next);
             expect_quantized_right(layer, d,
                                    {.numerics = numerics,
                                     .bias = static_cast<BiasForm>(next % 3),
@@ -975,11 +962,7 @@ TEST(QuantizedLinear, UnsignedWeightsAndZeroPoints) {
 
 // Far offsets with a small range: zero points of millions.
 TEST(QuantizedLinear, RowsFarFromZero) {
-  FloatLayer<float> layer(8, 150, 21, Data::normal, 5);
-  for (std::size_t i = 0; i < layer.x.size(); ++i) {
-    constexpr float kOffsets[] = {0.0f, 1e3f, -1e5f, 1e6f, 3e7f, -3e7f, 1e30f, 5.0f};
-    layer.x[i] = layer.x[i] * 0.01f + kOffsets[i / 150];
-  }
+  const FloatLayer<float> layer = layer_far_from_zero();
   for (const bool include_zero : {false, true})
     for (const bool smooth : {false, true})
       expect_quantized_right(

@@ -16,13 +16,11 @@
 
 #include "core/device_kernel.h"
 #include "tests/cuda/same_on_device.h"
+#include "tests/cuda/segment_paths.h"
 #include "tests/dynamic_range_case.h"
 
 namespace kvant::tests {
 namespace {
-
-constexpr Data kAllData[] = {Data::normal,   Data::positive, Data::negative,
-                             Data::specials, Data::one_odd,  Data::any_bits};
 
 struct Form {
   std::int64_t input_gap = 0, output_gap = 0;  // elements between rows
@@ -83,23 +81,8 @@ TEST_P(EveryCudaDynamicRangeKernel, EqualsScalarInEveryCombination) {
 
 // Shapes that need each way of finding ranges: by a thread, a warp, a block or many; along rows and across them.
 TEST_P(EveryCudaDynamicRangeKernel, EqualsScalarOnEveryPath) {
-  struct Path {
-    Shape shape;
-    std::vector<Granularity> scopes;
-  };
-  const std::vector<Path> paths = {
-      // Short segments. With groups of 1 and 3, packed codes of two segments share a byte.
-      {{5, 389}, {PerGroup{1, 1}, PerGroup{1, 3}, PerGroup{1, 32}, PerGroup{1, 128}}},
-      {{kMoreLinesThanAGrid, 3}, {PerToken{}, PerChannel{1}}},
-      {{3, 5003}, {PerToken{}, PerChannel{0}, PerGroup{1, 1000}}},
-      {{40003}, {PerTensor{}, PerToken{}}},
-      {{151, 203}, {PerTensor{}, PerChannel{1}, PerChannel{0}}},
-      {{6, 50, 41}, {PerChannel{0}, PerChannel{1}, PerChannel{2}, PerGroup{1, 8}, PerGroup{0, 4}}},
-      // Groups over the outer axis, the last of them ragged.
-      {{50, 137}, {PerGroup{0, 32}, PerGroup{0, 7}, PerGroup{0, 25}}},
-      {{600, 5}, {PerChannel{1}, PerGroup{0, 256}}}};
   Turns turns(2);
-  for (const Path& path : paths)
+  for (const SegmentPath& path : segment_paths())
     for (const Granularity& scope : path.scopes) {
       const DynamicRangeCase c(of(path.shape, scope, turns.mode()), turns.any() % 2 == 0 ? Data::normal : Data::one_odd,
                                turns.any());
@@ -216,11 +199,7 @@ TEST_P(EveryCudaDynamicRangeKernel, ZeroPointsNeedNotBeWanted) {
         same({of({9, 70}, scope, kModes[0]), turns.data(), turns.any()}, turns.run(), {.zero_point_wanted = false}));
 }
 
-std::vector<const detail::DeviceDynamicRangeKernel*> every_kernel() {
-  std::vector<const detail::DeviceDynamicRangeKernel*> all;
-  for (const detail::DeviceDynamicRangeKernel& kernel : cuda::dynamic_range_kernels()) all.push_back(&kernel);
-  return all;
-}
+const auto every_kernel = [] { return pointers_to(cuda::dynamic_range_kernels()); };
 
 INSTANTIATE_TEST_SUITE_P(Registry, EveryCudaDynamicRangeKernel, testing::ValuesIn(every_kernel()),
                          [](const auto& test) { return test.param->sku.name(); });

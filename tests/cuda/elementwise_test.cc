@@ -197,11 +197,7 @@ TEST_P(EveryCudaKernel, PromisesWhatTheseTestsShow) {
   EXPECT_EQ(sku().backend, BackendKind::cuda);
 }
 
-std::vector<const detail::DeviceElementwiseKernel*> every_kernel() {
-  std::vector<const detail::DeviceElementwiseKernel*> all;
-  for (const detail::DeviceElementwiseKernel& kernel : cuda::elementwise_kernels()) all.push_back(&kernel);
-  return all;
-}
+const auto every_kernel = [] { return pointers_to(cuda::elementwise_kernels()); };
 
 INSTANTIATE_TEST_SUITE_P(Registry, EveryCudaKernel, testing::ValuesIn(every_kernel()),
                          [](const auto& test) { return test.param->sku.name(); });

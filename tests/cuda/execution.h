@@ -9,12 +9,15 @@
 #include <string>
 
 #include "kvant/stream.h"
+#include "tests/simt/device_memory.h"
 
 #if !defined(KVANT_TESTS_ON_GPU)
 #include "tests/simt/simt.h"
 #endif
 
 namespace kvant::tests {
+
+using simt::DeviceBuffer;  // the same face for the executor and for a GPU
 
 #if defined(KVANT_TESTS_ON_GPU)
 
@@ -37,17 +40,21 @@ template <class F>
 void for_each_execution(std::optional<std::uint32_t> turn, bool checked, const F& f) {
   struct Way {
     simt::Order order;
-    std::uint32_t seed;
+    std::uint64_t seed;
+    bool warp_operations_order;  // one way takes CUDA at its word: only sync_warp() orders what a warp's threads do
     std::int64_t max_blocks;
     const char* about;
   };
-  constexpr Way kWays[] = {{simt::Order::forward, 0, 6, "threads in order"},
-                           {simt::Order::reverse, 0, 3, "threads in reverse order, 3 blocks"},
-                           {simt::Order::random, 20240229, 5, "threads in random order"}};
+  constexpr Way kWays[] = {{simt::Order::forward, 1, true, 6, "threads in order"},
+                           {simt::Order::reverse, 1, true, 3, "threads in reverse order, 3 blocks"},
+                           {simt::Order::random, 20240229, false, 5, "threads in random order"}};
   for (std::size_t i = 0; i < std::size(kWays); ++i) {
     if (turn && *turn % std::size(kWays) != i) continue;
-    const simt::ScopedSettings settings(
-        {.order = kWays[i].order, .seed = kWays[i].seed, .check = checked, .max_blocks = kWays[i].max_blocks});
+    const simt::ScopedSettings settings({.order = kWays[i].order,
+                                         .seed = kWays[i].seed,
+                                         .check = checked,
+                                         .warp_operations_order = kWays[i].warp_operations_order,
+                                         .max_blocks = kWays[i].max_blocks});
     f(Stream::cuda(nullptr), std::string(kWays[i].about) + (checked ? ", checked" : ""));
   }
 }

@@ -143,17 +143,13 @@ TEST(CudaLinear, SumsBeyond32Bits) {
 
 TEST(CudaLinear, HugeActivationZeroPoints) {
   constexpr std::int32_t kMost = 1 << 23;
-  const std::vector<std::int32_t> mixed = {
-      0,         kMost,     -kMost, kMost + 1, -kMost - 1, std::numeric_limits<std::int32_t>::max(),
-      5,         -128,      255,    1000000,   -77777,     std::numeric_limits<std::int32_t>::min(),
-      kMost - 1, 1 - kMost, 32768,  -32769,    65536};
+  const std::vector<std::int32_t> mixed = huge_zero_points();
   Turns turns;
   for (const std::int64_t m : {std::int64_t{3}, static_cast<std::int64_t>(mixed.size())})
     for (int pair = 0; pair < 8; ++pair) {
       const LinearKinds kinds = turns.kinds();
       LinearCase c(m, 400, 11, kinds, CodeData::uniform, pair % 2 == 0 ? CodeData::uniform : CodeData::extreme, 2);
-      c.act_zero_point = {{mixed.begin() + 3, mixed.begin() + 3 + m}, true};
-      if (m > 3) c.act_zero_point.values = mixed;
+      c.act_zero_point = {m > 3 ? mixed : std::vector<std::int32_t>{kMost + 1, -kMost - 1, 32768}, true};
       if (pair % 3 != 0) c.weight_zero_point = {{code_range(kinds.weight).max}};
       ASSERT_TRUE(same(c, turns.run()));
       c.act_zero_point = {{pair % 2 == 0 ? kMost : -kMost}};
@@ -356,12 +352,7 @@ TYPED_TEST(CudaQuantizedLinear, EqualsScalar) {
   const Shifts shifts[] = {{0, 0}, {1, 1}, {0, 0}, {3, 0}, {0, 1}, {0, 0}, {15, 7}};
   std::uint32_t next = 0;
   const auto expect_same = [&](auto layer, const QuantizedLinearDescriptor& d, Numerics numerics) {
-    if (next % 2 == 0) {
-      layer.fill_row(1, NAN);
-      layer.fill_row(2, kInf);
-      layer.fill_row(3, 0.0);
-      layer.fill_row(4, -2.5);
-    }
+    if (next % 2 == 0) layer.fill_odd_rows();
     ASSERT_TRUE(same(layer, d,
                      {.turn = next + next / 3, .numerics = numerics, .shifts = shifts[next % std::size(shifts)]},
                      {.bias = static_cast<BiasForm>(next % 3),
@@ -375,12 +366,7 @@ TYPED_TEST(CudaQuantizedLinear, EqualsScalar) {
         for (const bool is_static : {false, true}) {
           if (is_static && choice.include_zero) continue;
           ++next;
-          QuantizedLinearDescriptor d{.mode = choice.mode, .include_zero = choice.include_zero, .smooth = smooth};
-          if (is_static) {
-            d.act_scale = next % 3 == 0 ? 0.1 : 0.037;
-            d.act_zero_point =
-                choice.mode == DynamicRangeMode::symmetric ? 0 : static_cast<std::int32_t>(next % 300) - 150;
-          }
+          const QuantizedLinearDescriptor d = quantized_problem(choice, smooth, is_static, next);
           const Numerics numerics = next / 2 % 2 == 0 ? Numerics::exact : Numerics::reciprocal;
           const Data data = kData[next % std::size(kData)];
           if (next / 3 % 2 == 0)
@@ -414,11 +400,7 @@ TYPED_TEST(CudaQuantizedLinear, SmoothingVectorsAreNotScanned) {
 
 // Far offsets with a small range: zero points of millions.
 TEST(CudaQuantizedLinearF32, RowsFarFromZero) {
-  FloatLayer<float> layer(8, 150, 21, Data::normal, 5);
-  for (std::size_t i = 0; i < layer.x.size(); ++i) {
-    constexpr float kOffsets[] = {0.0f, 1e3f, -1e5f, 1e6f, 3e7f, -3e7f, 1e30f, 5.0f};
-    layer.x[i] = layer.x[i] * 0.01f + kOffsets[i / 150];
-  }
+  const FloatLayer<float> layer = layer_far_from_zero();
   for (const bool include_zero : {false, true})
     for (const bool smooth : {false, true})
       ASSERT_TRUE(same(layer, {.mode = DynamicRangeMode::asymmetric, .include_zero = include_zero, .smooth = smooth}));

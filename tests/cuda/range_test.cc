@@ -16,15 +16,13 @@
 
 #include "core/device_kernel.h"
 #include "tests/cuda/same_on_device.h"
+#include "tests/cuda/segment_paths.h"
 #include "tests/dynamic_range_case.h"
 
 namespace kvant::tests {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr Data kAllData[] = {Data::normal,   Data::positive, Data::negative,
-                             Data::specials, Data::one_odd,  Data::any_bits};
-
 struct Form {
   unsigned outputs = 7;        // as bits: 1 min, 2 max, 4 max_abs
   std::int64_t input_gap = 0;  // elements between rows
@@ -93,21 +91,8 @@ TEST_P(EveryCudaRangeKernel, EqualsScalarInEveryCombination) {
 }
 
 TEST_P(EveryCudaRangeKernel, EqualsScalarOnEveryPath) {
-  struct Path {
-    Shape shape;
-    std::vector<Granularity> scopes;
-  };
-  const std::vector<Path> paths = {
-      {{5, 389}, {PerGroup{1, 1}, PerGroup{1, 3}, PerGroup{1, 32}, PerGroup{1, 128}}},
-      {{kMoreLinesThanAGrid, 3}, {PerToken{}, PerChannel{1}}},
-      {{3, 5003}, {PerToken{}, PerChannel{0}, PerChannel{1}, PerGroup{1, 1000}}},
-      {{70001}, {PerTensor{}, PerToken{}, PerGroup{0, 60000}}},
-      {{151, 203}, {PerTensor{}, PerChannel{1}, PerChannel{0}}},
-      {{6, 50, 41}, {PerChannel{0}, PerChannel{1}, PerChannel{2}, PerGroup{1, 8}, PerGroup{0, 4}}},
-      {{50, 137}, {PerGroup{0, 32}, PerGroup{0, 7}, PerGroup{0, 25}}},
-      {{600, 5}, {PerChannel{1}, PerGroup{0, 256}}}};
   std::uint32_t turn = 0;
-  for (const Path& path : paths)
+  for (const SegmentPath& path : segment_paths())
     for (const Granularity& scope : path.scopes)
       for (const Data data : {Data::normal, Data::one_odd}) {
         const bool accumulate = turn / 2 % 2 == 1;
@@ -169,11 +154,7 @@ TEST_P(EveryCudaRangeKernel, KeepsToRowsThatHaveStridesAtAnyAddressOfItsElements
       }
 }
 
-std::vector<const detail::DeviceRangeKernel*> every_kernel() {
-  std::vector<const detail::DeviceRangeKernel*> all;
-  for (const detail::DeviceRangeKernel& kernel : cuda::range_kernels()) all.push_back(&kernel);
-  return all;
-}
+const auto every_kernel = [] { return pointers_to(cuda::range_kernels()); };
 
 INSTANTIATE_TEST_SUITE_P(Registry, EveryCudaRangeKernel, testing::ValuesIn(every_kernel()),
                          [](const auto& test) { return test.param->sku.name(); });

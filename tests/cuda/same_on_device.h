@@ -21,9 +21,16 @@
 #include "tests/dynamic_range_case.h"
 #include "tests/elementwise_case.h"
 #include "tests/kernel_log.h"
-#include "tests/simt/device_memory.h"
 
 namespace kvant::tests {
+
+// The kernels of a list, as parameters of tests.
+template <class Kernel>
+std::vector<const Kernel*> pointers_to(std::span<const Kernel> kernels) {
+  std::vector<const Kernel*> all;
+  for (const Kernel& kernel : kernels) all.push_back(&kernel);
+  return all;
+}
 
 // From the first element of a view to the end of its last row, gaps included.
 inline std::size_t extent(const AnyRef& view) {
