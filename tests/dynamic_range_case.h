@@ -104,6 +104,22 @@ inline std::vector<double> values_of(std::span<const std::byte> bytes, ElementKi
   return values;
 }
 
+// What fills gaps: large finite numbers in every kind, which would show in a range.
+inline constexpr std::byte kGap{0x7A};
+
+// A dense tensor with its rows apart. The last row ends the buffer.
+inline std::vector<std::byte> with_gaps(const std::vector<std::byte>& dense, ElementKind kind, std::int64_t rows,
+                                        std::int64_t row, std::int64_t stride) {
+  if (rows == 0) return {};
+  const auto step = static_cast<std::size_t>(row_bytes(kind, stride == 0 ? row : stride));
+  const auto length = static_cast<std::size_t>(row_bytes(kind, row));
+  std::vector<std::byte> spread((static_cast<std::size_t>(rows) - 1) * step + length, kGap);
+  for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r)
+    std::copy_n(dense.begin() + static_cast<std::ptrdiff_t>(r * length), length,
+                spread.begin() + static_cast<std::ptrdiff_t>(r * step));
+  return spread;
+}
+
 // Every way to cut a shape into segments, with groups of one, ragged ones, and ones larger than the axis.
 inline std::vector<Granularity> scopes_of(const Shape& shape) {
   std::vector<Granularity> scopes = {PerTensor{}};
@@ -146,6 +162,22 @@ inline CodeRange narrow_range(ElementKind output, DynamicRangeMode mode, std::ui
       return kRanges[which % 3];
     }
   }
+}
+
+inline DynamicRangeQuantizeDescriptor problem(const Shape& shape, const Granularity& scope, const ModeChoice& choice,
+                                              ElementKind in, ElementKind out) {
+  return {.shape = shape,
+          .scope = scope,
+          .mode = choice.mode,
+          .include_zero = choice.include_zero,
+          .input = in,
+          .output = out};
+}
+
+inline void narrow(DynamicRangeQuantizeDescriptor& d, std::uint32_t which) {
+  const CodeRange range = narrow_range(*d.output, d.mode, which);
+  d.q_min = range.min;
+  d.q_max = range.max;
 }
 
 // What a run writes, as bytes: equality is equality of bits.

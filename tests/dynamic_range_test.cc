@@ -36,22 +36,6 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-DynamicRangeQuantizeDescriptor problem(const Shape& shape, const Granularity& scope, const ModeChoice& choice,
-                                       ElementKind in, ElementKind out) {
-  return {.shape = shape,
-          .scope = scope,
-          .mode = choice.mode,
-          .include_zero = choice.include_zero,
-          .input = in,
-          .output = out};
-}
-
-void narrow(DynamicRangeQuantizeDescriptor& d, std::uint32_t which) {
-  const CodeRange range = narrow_range(*d.output, d.mode, which);
-  d.q_min = range.min;
-  d.q_max = range.max;
-}
-
 class OnEachIsa : public testing::TestWithParam<ArchSku> {
  protected:
   void SetUp() override {
@@ -390,20 +374,6 @@ TEST_P(OnEachIsa, NoElementsStillHaveParameters) {
 }
 
 // ---- views ----
-
-// A dense tensor with its rows apart; gaps hold large finite numbers, which would show in a range. The last row ends
-// the buffer.
-std::vector<std::byte> with_gaps(const std::vector<std::byte>& dense, ElementKind kind, std::int64_t rows,
-                                 std::int64_t row, std::int64_t stride) {
-  if (rows == 0) return {};
-  const auto step = static_cast<std::size_t>(row_bytes(kind, stride == 0 ? row : stride));
-  const auto length = static_cast<std::size_t>(row_bytes(kind, row));
-  std::vector<std::byte> spread((static_cast<std::size_t>(rows) - 1) * step + length, std::byte{0x7A});
-  for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r)
-    std::copy_n(dense.begin() + static_cast<std::ptrdiff_t>(r * length), length,
-                spread.begin() + static_cast<std::ptrdiff_t>(r * step));
-  return spread;
-}
 
 // Runs on buffers that end at a forbidden page, scratch and parameters included: a byte read or written too far ends
 // the test. The gaps of the output must stay as they were.

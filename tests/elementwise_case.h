@@ -149,6 +149,20 @@ inline ElementwiseDescriptor describe(QuantizeKind op, ElementKind f, ElementKin
           .output = from_code || fake ? f : code};
 }
 
+// The descriptors that a kernel serves: its own types, and for a backward pass that has none, the range of s8.
+inline ElementwiseDescriptor descriptor_for(const KernelSku& sku, const Shape& shape, const Granularity& granularity) {
+  const ElementKind f = is_float(sku.element) ? sku.element : sku.aux_element;
+  const ElementKind code = is_code(sku.element)       ? sku.element
+                           : is_code(sku.aux_element) ? sku.aux_element
+                                                      : ElementKind::s8;
+  return describe(sku.op, f, code, shape, granularity);
+}
+
+inline const std::vector<Granularity> kGranularities2d = {
+    Granularity::per_tensor(),     Granularity::per_channel(0),  Granularity::per_channel(1),
+    Granularity::per_token(),      Granularity::per_group(1, 1), Granularity::per_group(1, 5),
+    Granularity::per_group(1, 32), Granularity::per_group(0, 2), Granularity::per_group(0, 100)};
+
 // One problem: random operands and parameters, and what the operator reads and writes.
 struct ElementwiseCase {
   ElementwiseDescriptor descriptor;

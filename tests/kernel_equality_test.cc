@@ -18,16 +18,6 @@ class EveryKernel : public testing::TestWithParam<const detail::ElementwiseKerne
     if (!cpu::can_run(GetParam()->sku.arch)) GTEST_SKIP() << "this machine cannot run " << name(GetParam()->sku.arch);
   }
 
-  // The descriptors that a kernel serves: its own types, and for a backward pass that has none, every code type's
-  // range.
-  static ElementwiseDescriptor descriptor(const KernelSku& sku, const Shape& shape, const Granularity& granularity) {
-    const ElementKind f = is_float(sku.element) ? sku.element : sku.aux_element;
-    const ElementKind code = is_code(sku.element)       ? sku.element
-                             : is_code(sku.aux_element) ? sku.aux_element
-                                                        : ElementKind::s8;
-    return describe(sku.op, f, code, shape, granularity);
-  }
-
   // Enough for an output of 8 MiB, from where on it is written around the caches.
   static std::int64_t streamed_elements() {
     const QuantizeKind op = GetParam()->sku.op;
@@ -45,20 +35,15 @@ class EveryKernel : public testing::TestWithParam<const detail::ElementwiseKerne
   }
 };
 
-const std::vector<Granularity> kGranularities2d = {
-    Granularity::per_tensor(),     Granularity::per_channel(0),  Granularity::per_channel(1),
-    Granularity::per_token(),      Granularity::per_group(1, 1), Granularity::per_group(1, 5),
-    Granularity::per_group(1, 32), Granularity::per_group(0, 2), Granularity::per_group(0, 100)};
-
 TEST_P(EveryKernel, EqualsScalarForEverySizeTo200) {
   const Stream stream = Stream::cpu(1);
   for (std::int64_t n = 0; n <= 200; ++n) {
     const Numerics numerics = n % 2 == 0 ? Numerics::exact : Numerics::reciprocal;
     expect_equal(
-        {descriptor(GetParam()->sku, {n}, Granularity::per_tensor()), static_cast<std::uint32_t>(n), n % 3 == 0},
+        {descriptor_for(GetParam()->sku, {n}, Granularity::per_tensor()), static_cast<std::uint32_t>(n), n % 3 == 0},
         stream, numerics);
     for (const Granularity& g : kGranularities2d)
-      expect_equal({descriptor(GetParam()->sku, {3, n}, g), static_cast<std::uint32_t>(n), n % 3 == 0}, stream,
+      expect_equal({descriptor_for(GetParam()->sku, {3, n}, g), static_cast<std::uint32_t>(n), n % 3 == 0}, stream,
                    numerics);
     if (HasFatalFailure()) return;
   }
@@ -70,13 +55,13 @@ TEST_P(EveryKernel, EqualsScalarInBothNumericsAndEveryGranularityOfRank4) {
   for (const Numerics numerics : {Numerics::exact, Numerics::reciprocal})
     for (const Shape& shape : {Shape{2, 3, 5, 7}, Shape{1, 6, 1, 64}, Shape{4, 1, 9, 1}, Shape{2, 2, 2, 33}}) {
       for (int axis = -4; axis < 4; ++axis) {
-        expect_equal({descriptor(GetParam()->sku, shape, Granularity::per_channel(axis)), seed++, true}, stream,
+        expect_equal({descriptor_for(GetParam()->sku, shape, Granularity::per_channel(axis)), seed++, true}, stream,
                      numerics);
         for (const std::int64_t size : {1, 2, 3, 4, 32, 1000})
-          expect_equal({descriptor(GetParam()->sku, shape, Granularity::per_group(axis, size)), seed++, true}, stream,
-                       numerics);
+          expect_equal({descriptor_for(GetParam()->sku, shape, Granularity::per_group(axis, size)), seed++, true},
+                       stream, numerics);
       }
-      expect_equal({descriptor(GetParam()->sku, shape, Granularity::per_token()), seed++, true}, stream, numerics);
+      expect_equal({descriptor_for(GetParam()->sku, shape, Granularity::per_token()), seed++, true}, stream, numerics);
       if (HasFatalFailure()) return;
     }
 }
@@ -86,7 +71,7 @@ TEST_P(EveryKernel, EqualsScalarOnLargeOddSizesWithAnyNumberOfThreads) {
   std::uint32_t seed = 50;
   for (const Granularity& g : kGranularities2d)
     for (const bool wild : {false, true}) {
-      const ElementwiseCase c(descriptor(GetParam()->sku, {kRows, kColumns}, g), ++seed, wild);
+      const ElementwiseCase c(descriptor_for(GetParam()->sku, {kRows, kColumns}, g), ++seed, wild);
       const auto want = c.run(Stream::cpu(1), ArchSku::scalar, Numerics::exact);
       for (int threads = 1; threads <= 8; ++threads) {
         const auto got = c.run(Stream::cpu(threads), GetParam()->sku.arch, Numerics::exact);
@@ -95,7 +80,7 @@ TEST_P(EveryKernel, EqualsScalarOnLargeOddSizesWithAnyNumberOfThreads) {
     }
   // One line long enough to be cut into pieces, and to be streamed past the caches.
   const std::int64_t large = GetParam()->sku.arch == ArchSku::scalar ? 300001 : streamed_elements() + 77;
-  const ElementwiseCase c(descriptor(GetParam()->sku, {large}, Granularity::per_tensor()), 7, false);
+  const ElementwiseCase c(descriptor_for(GetParam()->sku, {large}, Granularity::per_tensor()), 7, false);
   const auto want = c.run(Stream::cpu(2), ArchSku::scalar, Numerics::exact);
   for (const int threads : {1, 2, 5}) {
     const auto got = c.run(Stream::cpu(threads), GetParam()->sku.arch, Numerics::exact);
@@ -109,7 +94,7 @@ TEST_P(EveryKernel, EqualsScalarWhenColumnsAndGroupsAreStreamed) {
   const std::int64_t columns = 4096 + 40, rows = streamed_elements() / columns + 2;
   for (const Granularity& g :
        {Granularity::per_channel(1), Granularity::per_group(1, 32), Granularity::per_group(0, 64)}) {
-    const ElementwiseCase c(descriptor(GetParam()->sku, {rows, columns}, g), 3, false);
+    const ElementwiseCase c(descriptor_for(GetParam()->sku, {rows, columns}, g), 3, false);
     const auto want = c.run(Stream::cpu(2), ArchSku::scalar, Numerics::exact);
     const auto got = c.run(Stream::cpu(2), GetParam()->sku.arch, Numerics::exact);
     ASSERT_EQ(first_difference(got, want, c.write_kind), -1) << c.describe_case();
@@ -120,11 +105,11 @@ TEST_P(EveryKernel, EqualsScalarWhenColumnsAndGroupsAreStreamed) {
 TEST_P(EveryKernel, GivesShortRowsPerChannelWhatEachGetsAlone) {
   for (const std::int64_t columns : {1, 2, 3, 7, 16, 31})
     for (const std::int64_t rows : {2048 / columns, 2600 / columns + 1}) {
-      const ElementwiseCase c(descriptor(GetParam()->sku, {rows, columns}, Granularity::per_channel(1)), 11, true);
+      const ElementwiseCase c(descriptor_for(GetParam()->sku, {rows, columns}, Granularity::per_channel(1)), 11, true);
       const auto got = c.run(Stream::cpu(2), GetParam()->sku.arch, Numerics::exact);
-      const auto plan = ElementwisePlan::select(Stream::cpu(1),
-                                                descriptor(GetParam()->sku, {1, columns}, Granularity::per_channel(1)),
-                                                {.isa = GetParam()->sku.arch});
+      const auto plan = ElementwisePlan::select(
+          Stream::cpu(1), descriptor_for(GetParam()->sku, {1, columns}, Granularity::per_channel(1)),
+          {.isa = GetParam()->sku.arch});
       ASSERT_TRUE(plan.ok()) << plan.status().message();
       std::vector<std::byte> want(c.output_bytes(), std::byte{0xA5});
       for (std::int64_t row = 0; row < rows; ++row) {
@@ -145,7 +130,7 @@ TEST_P(EveryKernel, TouchesNothingBehindItsBuffers) {
   for (std::int64_t n = 1; n <= 140; n += n < 70 ? 1 : 7)
     for (const Granularity& g : {Granularity::per_tensor(), Granularity::per_channel(1), Granularity::per_token(),
                                  Granularity::per_group(1, 8), Granularity::per_group(0, 2)}) {
-      const ElementwiseCase c(descriptor(GetParam()->sku, {3, n}, g), static_cast<std::uint32_t>(n), false);
+      const ElementwiseCase c(descriptor_for(GetParam()->sku, {3, n}, g), static_cast<std::uint32_t>(n), false);
       const auto want = c.run(stream, ArchSku::scalar, Numerics::exact);
       GuardedBuffer x(static_cast<std::int64_t>(c.input.size())), dy(static_cast<std::int64_t>(c.gradient.size())),
           out(static_cast<std::int64_t>(c.output_bytes()));
@@ -175,7 +160,7 @@ TEST_P(EveryKernel, TouchesNothingBehindItsBuffers) {
 TEST_P(EveryKernel, WorksAtMisalignedAddresses) {
   const Stream stream = Stream::cpu(1);
   for (const Granularity& g : {Granularity::per_tensor(), Granularity::per_channel(1), Granularity::per_group(1, 32)}) {
-    const ElementwiseCase c(descriptor(GetParam()->sku, {5, 131}, g), 11, false);
+    const ElementwiseCase c(descriptor_for(GetParam()->sku, {5, 131}, g), 11, false);
     const auto want = c.run(stream, ArchSku::scalar, Numerics::exact);
     for (std::size_t shift = 1; shift <= 33; shift += 4) {
       std::vector<std::byte> x(c.input.size() + 64), dy(c.gradient.size() + 64), out(c.output_bytes() + 64),
@@ -205,7 +190,7 @@ TEST_P(EveryKernel, KeepsToRowsThatHaveStrides) {
   const Stream stream = Stream::cpu(2);
   for (const Granularity& g : kGranularities2d)
     for (const std::int64_t columns : {64, 75}) {
-      const ElementwiseCase c(descriptor(GetParam()->sku, {6, columns}, g), 21, true);
+      const ElementwiseCase c(descriptor_for(GetParam()->sku, {6, columns}, g), 21, true);
       const auto want = c.run(stream, ArchSku::scalar, Numerics::exact);
       const std::int64_t stride = columns + 11 + (columns + 11) % 2;
       const auto spread = [&](const std::vector<std::byte>& dense, ElementKind kind) {
@@ -234,7 +219,7 @@ TEST_P(EveryKernel, RunsInPlaceWhereThatIsLegal) {
   if (op == QuantizeKind::quantize || op == QuantizeKind::dequantize) GTEST_SKIP() << "widths differ";
   const Stream stream = Stream::cpu(2);
   for (const Granularity& g : kGranularities2d) {
-    const ElementwiseCase c(descriptor(GetParam()->sku, {9, 333}, g), 31, false);
+    const ElementwiseCase c(descriptor_for(GetParam()->sku, {9, 333}, g), 31, false);
     const auto want = c.run(stream, ArchSku::scalar, Numerics::exact);
     const auto plan =
         ElementwisePlan::select(stream, c.descriptor, {.isa = GetParam()->sku.arch, .numerics = Numerics::exact});

@@ -411,6 +411,113 @@ inline testing::AssertionResult is_right(const LinearCase& c, std::span<const st
   return testing::AssertionSuccess();
 }
 
+enum class BiasForm { none, of_input, of_scales };
+
+// A layer with a floating-point input.
+template <class In, class W = std::int8_t>
+struct FloatLayer {
+  using Scale = scale_t<In>;
+
+  std::int64_t m, k, n;
+  std::vector<In> x;  // dense
+  std::vector<W> w;
+  std::vector<Scale> weight_scale, smooth;
+  std::vector<std::int32_t> weight_zero_point;
+  std::vector<std::byte> input_bias, scale_bias;  // the same numbers in either type
+
+  FloatLayer(std::int64_t rows, std::int64_t in_features, std::int64_t out_features, Data data, std::uint32_t seed)
+      : m(rows), k(in_features), n(out_features) {
+    std::mt19937 random(seed);
+    // So that a tensor without elements has an address too: a null weight is none.
+    x.reserve(1);
+    w.reserve(1);
+    weight_scale.reserve(1);
+    smooth.reserve(1);
+    weight_zero_point.reserve(1);
+    input_bias.reserve(1);
+    scale_bias.reserve(1);
+    x.resize(static_cast<std::size_t>(m * k));
+    const std::vector<std::byte> drawn = draw(data, kind_of<In>, m * k, seed);
+    if (!x.empty()) std::memcpy(static_cast<void*>(x.data()), drawn.data(), drawn.size());
+    for (std::int64_t i = 0; i < n * k; ++i) w.push_back(static_cast<W>(random()));
+    std::uniform_real_distribution<double> around(0.001, 0.02), factor(0.05, 20.0);
+    for (std::int64_t i = 0; i < n; ++i) {
+      weight_scale.push_back(static_cast<Scale>(around(random)));
+      weight_zero_point.push_back(code_range(kind_of<W>).min + static_cast<std::int32_t>(random() % 256));
+      const double bias = around(random) * 100.0;
+      for (const std::byte b : stored(std::vector<double>{bias}, kind_of<In>)) input_bias.push_back(b);
+      for (const std::byte b : stored(std::vector<double>{bias}, kind_of<Scale>)) scale_bias.push_back(b);
+    }
+    for (std::int64_t i = 0; i < k; ++i) smooth.push_back(static_cast<Scale>(factor(random)));
+  }
+
+  AnyRef bias(BiasForm form) const {
+    switch (form) {
+      case BiasForm::none: return {};
+      case BiasForm::of_input: return {input_bias.data(), kind_of<In>, {n}, 0};
+      case BiasForm::of_scales: return {scale_bias.data(), kind_of<Scale>, {n}, 0};
+    }
+    return {};
+  }
+
+  // All of a row is one value.
+  void fill_row(std::int64_t row, double value) {
+    if (row >= m) return;
+    std::byte bytes[8];
+    put_float(bytes, kind_of<In>, value);
+    for (std::int64_t i = 0; i < k; ++i)
+      std::memcpy(static_cast<void*>(&x[static_cast<std::size_t>(row * k + i)]), bytes, sizeof(In));
+  }
+
+  // Rows of nothing but NaN, infinity, zero and a constant, where there are so many.
+  void fill_odd_rows() {
+    fill_row(1, std::numeric_limits<double>::quiet_NaN());
+    fill_row(2, std::numeric_limits<double>::infinity());
+    fill_row(3, 0.0);
+    fill_row(4, -2.5);
+  }
+
+  // x / smooth in the type of the scales, not rounded to that of the input.
+  std::vector<Scale> smoothed() const {
+    std::vector<Scale> quotients;
+    quotients.reserve(x.size());
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const auto* at = reinterpret_cast<const std::byte*>(&x[i]);
+      const auto value = static_cast<Scale>(get_float(at, kind_of<In>));
+      quotients.push_back(rounded_quotient(value, smooth[i % static_cast<std::size_t>(k)]));
+    }
+    return quotients;
+  }
+};
+
+// Far offsets with a small range: zero points of millions.
+inline FloatLayer<float> layer_far_from_zero() {
+  FloatLayer<float> layer(8, 150, 21, Data::normal, 5);
+  for (std::size_t i = 0; i < layer.x.size(); ++i) {
+    constexpr float kOffsets[] = {0.0f, 1e3f, -1e5f, 1e6f, 3e7f, -3e7f, 1e30f, 5.0f};
+    layer.x[i] = layer.x[i] * 0.01f + kOffsets[i / 150];
+  }
+  return layer;
+}
+
+// Without its sizes. Static scales and their zero points take turns with `which`.
+inline QuantizedLinearDescriptor quantized_problem(const ModeChoice& choice, bool smooth, bool is_static,
+                                                   std::uint32_t which) {
+  QuantizedLinearDescriptor d{.mode = choice.mode, .include_zero = choice.include_zero, .smooth = smooth};
+  if (!is_static) return d;
+  d.act_scale = which % 3 == 0 ? 0.1 : 0.037;
+  if (choice.mode != DynamicRangeMode::symmetric) d.act_zero_point = static_cast<std::int32_t>(which % 300) - 150;
+  return d;
+}
+
+// Activation zero points around the limit of ±2^23, beyond it, and around those of narrower integers.
+inline std::vector<std::int32_t> huge_zero_points() {
+  constexpr std::int32_t kMost = 1 << 23;
+  return {0,         kMost,     -kMost, kMost + 1, -kMost - 1, std::numeric_limits<std::int32_t>::max(),
+          5,         -128,      255,    1000000,   -77777,     std::numeric_limits<std::int32_t>::min(),
+          kMost - 1, 1 - kMost, 32768,  -32769,    65536};
+}
+
 // The instruction sets that linear plans can be had for.
 inline std::vector<ArchSku> linear_isas() {
   std::vector<ArchSku> isas;

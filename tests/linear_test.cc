@@ -320,10 +320,7 @@ TEST(Linear, ExcessAcrossTheLimitOf32Bits) {
 
 TEST(Linear, HugeActivationZeroPoints) {
   constexpr std::int32_t kMost = 1 << 23;
-  const std::vector<std::int32_t> mixed = {
-      0,         kMost,     -kMost, kMost + 1, -kMost - 1, std::numeric_limits<std::int32_t>::max(),
-      5,         -128,      255,    1000000,   -77777,     std::numeric_limits<std::int32_t>::min(),
-      kMost - 1, 1 - kMost, 32768,  -32769,    65536};
+  const std::vector<std::int32_t> mixed = huge_zero_points();
   const auto rows = static_cast<std::int64_t>(mixed.size());
   std::uint32_t next = 0;
   for (const ElementKind activation : kByteKinds)
@@ -773,77 +770,6 @@ TEST(SmoothQuantLinear, IsTheLayerWithThatScale) {
 
 // ---- the plan that quantizes inside ----
 
-enum class BiasForm { none, of_input, of_scales };
-
-// A layer with a floating-point input.
-template <class In, class W = std::int8_t>
-struct FloatLayer {
-  using Scale = scale_t<In>;
-
-  std::int64_t m, k, n;
-  std::vector<In> x;  // dense
-  std::vector<W> w;
-  std::vector<Scale> weight_scale, smooth;
-  std::vector<std::int32_t> weight_zero_point;
-  std::vector<std::byte> input_bias, scale_bias;  // the same numbers in either type
-
-  FloatLayer(std::int64_t rows, std::int64_t in_features, std::int64_t out_features, Data data, std::uint32_t seed)
-      : m(rows), k(in_features), n(out_features) {
-    std::mt19937 random(seed);
-    // So that a tensor without elements has an address too: a null weight is none.
-    x.reserve(1);
-    w.reserve(1);
-    weight_scale.reserve(1);
-    smooth.reserve(1);
-    weight_zero_point.reserve(1);
-    input_bias.reserve(1);
-    scale_bias.reserve(1);
-    x.resize(static_cast<std::size_t>(m * k));
-    const std::vector<std::byte> drawn = draw(data, kind_of<In>, m * k, seed);
-    if (!x.empty()) std::memcpy(static_cast<void*>(x.data()), drawn.data(), drawn.size());
-    for (std::int64_t i = 0; i < n * k; ++i) w.push_back(static_cast<W>(random()));
-    std::uniform_real_distribution<double> around(0.001, 0.02), factor(0.05, 20.0);
-    for (std::int64_t i = 0; i < n; ++i) {
-      weight_scale.push_back(static_cast<Scale>(around(random)));
-      weight_zero_point.push_back(code_range(kind_of<W>).min + static_cast<std::int32_t>(random() % 256));
-      const double bias = around(random) * 100.0;
-      for (const std::byte b : stored(std::vector<double>{bias}, kind_of<In>)) input_bias.push_back(b);
-      for (const std::byte b : stored(std::vector<double>{bias}, kind_of<Scale>)) scale_bias.push_back(b);
-    }
-    for (std::int64_t i = 0; i < k; ++i) smooth.push_back(static_cast<Scale>(factor(random)));
-  }
-
-  AnyRef bias(BiasForm form) const {
-    switch (form) {
-      case BiasForm::none: return {};
-      case BiasForm::of_input: return {input_bias.data(), kind_of<In>, {n}, 0};
-      case BiasForm::of_scales: return {scale_bias.data(), kind_of<Scale>, {n}, 0};
-    }
-    return {};
-  }
-
-  // All of a row is one value.
-  void fill_row(std::int64_t row, double value) {
-    if (row >= m) return;
-    std::byte bytes[8];
-    put_float(bytes, kind_of<In>, value);
-    for (std::int64_t i = 0; i < k; ++i)
-      std::memcpy(static_cast<void*>(&x[static_cast<std::size_t>(row * k + i)]), bytes, sizeof(In));
-  }
-
-  // x / smooth in the type of the scales, not rounded to that of the input.
-  std::vector<Scale> smoothed() const {
-    std::vector<Scale> quotients;
-    quotients.reserve(x.size());
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      const auto* at = reinterpret_cast<const std::byte*>(&x[i]);
-      const auto value = static_cast<Scale>(get_float(at, kind_of<In>));
-      quotients.push_back(rounded_quotient(value, smooth[i % static_cast<std::size_t>(k)]));
-    }
-    return quotients;
-  }
-};
-
 // The activation as codes, with what they mean.
 template <class Scale>
 struct QuantizedRows {
@@ -1010,18 +936,8 @@ void expect_quantized_linear_right() {
             if (is_static && choice.include_zero) continue;
             ++next;
             FloatLayer<In> layer(size.m, size.k, size.n, kData[next % std::size(kData)], next);
-            if (next % 2 == 0) {
-              layer.fill_row(1, kNan);
-              layer.fill_row(2, kInf);
-              layer.fill_row(3, 0.0);
-              layer.fill_row(4, -2.5);
-            }
-            QuantizedLinearDescriptor d{.mode = choice.mode, .include_zero = choice.include_zero, .smooth = smooth};
-            if (is_static) {
-              d.act_scale = next % 3 == 0 ? 0.1 : 0.037;
-              d.act_zero_point =
-                  choice.mode == DynamicRangeMode::symmetric ? 0 : static_cast<std::int32_t>(next % 300) - 150;
-            }
+            if (next % 2 == 0) layer.fill_odd_rows();
+            const QuantizedLinearDescriptor d = quantized_problem(choice, smooth, is_static, next);
             expect_quantized_right(layer, d,
                                    {.numerics = numerics,
                                     .bias = static_cast<BiasForm>(next % 3),
@@ -1046,11 +962,7 @@ TEST(QuantizedLinear, UnsignedWeightsAndZeroPoints) {
 
 // Far offsets with a small range: zero points of millions.
 TEST(QuantizedLinear, RowsFarFromZero) {
-  FloatLayer<float> layer(8, 150, 21, Data::normal, 5);
-  for (std::size_t i = 0; i < layer.x.size(); ++i) {
-    constexpr float kOffsets[] = {0.0f, 1e3f, -1e5f, 1e6f, 3e7f, -3e7f, 1e30f, 5.0f};
-    layer.x[i] = layer.x[i] * 0.01f + kOffsets[i / 150];
-  }
+  const FloatLayer<float> layer = layer_far_from_zero();
   for (const bool include_zero : {false, true})
     for (const bool smooth : {false, true})
       expect_quantized_right(

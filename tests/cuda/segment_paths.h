@@ -1,0 +1,37 @@
+// Tensors cut into segments such that each way of finding ranges is needed: by a thread, a warp, a block or many
+// blocks; along rows and across them.
+#pragma once
+
+#include <vector>
+
+#include "kvant/granularity.h"
+#include "kvant/tensor.h"
+#include "tests/cuda/execution.h"
+#include "tests/dynamic_range_case.h"
+
+namespace kvant::tests {
+
+inline constexpr Data kAllData[] = {Data::normal,   Data::positive, Data::negative,
+                                    Data::specials, Data::one_odd,  Data::any_bits};
+
+struct SegmentPath {
+  Shape shape;
+  std::vector<Granularity> scopes;
+};
+
+inline std::vector<SegmentPath> segment_paths() {
+  return {// Short segments. With groups of 1 and 3, packed codes of two segments share a byte.
+          {{5, 389}, {PerGroup{1, 1}, PerGroup{1, 3}, PerGroup{1, 32}, PerGroup{1, 128}}},
+          {{kMoreLinesThanAGrid, 3}, {PerToken{}, PerChannel{1}}},
+          // Long ones.
+          {{3, 5003}, {PerToken{}, PerChannel{0}, PerChannel{1}, PerGroup{1, 1000}}},
+          {{70001}, {PerTensor{}, PerToken{}, PerGroup{0, 60000}}},
+          {{151, 203}, {PerTensor{}, PerChannel{1}, PerChannel{0}}},
+          // A channel on the first, a middle and the last axis.
+          {{6, 50, 41}, {PerChannel{0}, PerChannel{1}, PerChannel{2}, PerGroup{1, 8}, PerGroup{0, 4}}},
+          // Groups over the outer axis, the last of them ragged or not.
+          {{50, 137}, {PerGroup{0, 32}, PerGroup{0, 7}, PerGroup{0, 25}}},
+          {{600, 5}, {PerChannel{1}, PerGroup{0, 256}}}};
+}
+
+}  // namespace kvant::tests
