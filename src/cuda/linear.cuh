@@ -390,7 +390,6 @@ KVANT_DEVICE void write_tile(const LinearLaunch& launch, const TileThread<Tile>&
   constexpr unsigned kCount = 16 / kOutBytes;  // outputs of a thread in one row
   constexpr unsigned kLanesInRow = Tile::kWarpColumns / kCount;
   constexpr unsigned kRowsAtOnce = kWarpLanes / kLanesInRow;
-  constexpr unsigned kPairs = kCount / 2;
   static_assert(16 % kRowsAtOnce == 0);
 
   const detail::DeviceLinearJob& job = launch.job;
@@ -407,60 +406,51 @@ KVANT_DEVICE void write_tile(const LinearLaunch& launch, const TileThread<Tile>&
   const unsigned read_row = at.lane / kLanesInRow;
   const unsigned read_from = slice + read_row * Tile::kSlicePitch + at.lane % kLanesInRow * kCount * kSumBytes;
   KVANT_UNROLL
-  for (unsigned i = 0; i < Tile::kRowTiles; ++i) {
+  for (unsigned t = 0; t < Tile::kRowTiles; ++t) {
     device::sync_warp();  // the slice before has been read
     KVANT_UNROLL
     for (unsigned j = 0; j < Tile::kColumnTiles; ++j) {
-      const auto& c = sums.products[i][j];
+      const auto& c = sums.products[t][j];
       const unsigned to = write_to + j * 8 * kSumBytes;
       device::shared_store(to, Packed<Sum, 2>{{c[0], c[1]}});
       device::shared_store(to + 8 * Tile::kSlicePitch, Packed<Sum, 2>{{c[2], c[3]}});
     }
     device::sync_warp();
     for (unsigned r = 0; r < 16; r += kRowsAtOnce) {
-      const unsigned tile_row = at.first_row + i * 16 + r + read_row;
+      const unsigned tile_row = at.first_row + t * 16 + r + read_row;
       const std::int64_t row = place.row + tile_row;
       if (row >= job.rows || columns_left <= 0) continue;
       const C act_scale = epilogue.act_scale(row);
-      Packed<Sum, 2> products[kPairs];
+      const std::int32_t act_zero_point = launch.needs_column_sums ? epilogue.act_zero_point(row) : 0;
+      const Sum row_sum =
+          launch.needs_row_sums ? device::shared_load<Sum>(Tile::kRowSums + tile_row * kSumBytes) : Sum(0);
+      Packed<Out, static_cast<int>(kCount)> out;
       KVANT_UNROLL
-      for (unsigned p = 0; p < kPairs; ++p)
-        products[p] = device::shared_load<Packed<Sum, 2>>(read_from + r * Tile::kSlicePitch + p * 2 * kSumBytes);
-      C sum[kCount];
-      if (corrects) {
-        const std::int32_t zero_point = launch.needs_column_sums ? epilogue.act_zero_point(row) : 0;
-        const Sum row_sum =
-            launch.needs_row_sums ? device::shared_load<Sum>(Tile::kRowSums + tile_row * kSumBytes) : Sum(0);
-        KVANT_UNROLL
-        for (unsigned p = 0; p < kPairs; ++p) {
-          const unsigned pair = tile_column + 2 * p;
+      for (unsigned n = 0; n < kCount; n += 2) {
+        const auto products = device::shared_load<Packed<Sum, 2>>(read_from + r * Tile::kSlicePitch + n * kSumBytes);
+        C sum[2];
+        if (corrects) {
           Packed<Sum, 2> column_sums = {};
           Packed<std::int32_t, 2> zero_points = {};
           if (launch.needs_column_sums)
-            column_sums = device::shared_load<Packed<Sum, 2>>(Tile::kColumnSums + pair * kSumBytes);
+            column_sums = device::shared_load<Packed<Sum, 2>>(Tile::kColumnSums + (tile_column + n) * kSumBytes);
           if (launch.needs_row_sums)
-            zero_points = device::shared_load<Packed<std::int32_t, 2>>(Tile::kColumnZeroPoints + pair * 4);
+            zero_points = device::shared_load<Packed<std::int32_t, 2>>(Tile::kColumnZeroPoints + (tile_column + n) * 4);
           KVANT_UNROLL
-          for (unsigned n = 0; n < 2; ++n)
-            sum[2 * p + n] = device::to_real<C>(
-                epilogue.corrected(products[p].v[n] - extra, row_sum, column_sums.v[n], zero_point, zero_points.v[n]));
-        }
-      } else {
-        KVANT_UNROLL
-        for (unsigned n = 0; n < kCount; ++n) {
+          for (unsigned i = 0; i < 2; ++i)
+            sum[i] = device::to_real<C>(
+                epilogue.corrected(products.v[i] - extra, row_sum, column_sums.v[i], act_zero_point, zero_points.v[i]));
+        } else {
           using Exact = std::conditional_t<Tile::kDeep, long long, int>;
-          sum[n] = device::to_real<C>(static_cast<Exact>(products[n / 2].v[n % 2] - extra));
+          KVANT_UNROLL
+          for (unsigned i = 0; i < 2; ++i) sum[i] = device::to_real<C>(static_cast<Exact>(products.v[i] - extra));
         }
-      }
-      Packed<Out, static_cast<int>(kCount)> out;
-      KVANT_UNROLL
-      for (unsigned p = 0; p < kPairs; ++p) {
-        const unsigned pair = (tile_column + 2 * p) * unsigned{sizeof(C)};
-        const auto weight_scale = device::shared_load<Packed<C, 2>>(Tile::kColumnScales + pair);
-        const auto bias = device::shared_load<Packed<C, 2>>(Tile::kColumnBias + pair);
+        const unsigned parameters = (tile_column + n) * unsigned{sizeof(C)};
+        const auto weight_scales = device::shared_load<Packed<C, 2>>(Tile::kColumnScales + parameters);
+        const auto biases = device::shared_load<Packed<C, 2>>(Tile::kColumnBias + parameters);
         KVANT_UNROLL
-        for (unsigned n = 0; n < 2; ++n)
-          out.v[2 * p + n] = epilogue.output(sum[2 * p + n], act_scale, weight_scale.v[n], bias.v[n]);
+        for (unsigned i = 0; i < 2; ++i)
+          out.v[n + i] = epilogue.output(sum[i], act_scale, weight_scales.v[i], biases.v[i]);
       }
       std::byte* to = job.out + row * job.out_stride + column * kOutBytes;
       if (launch.out_is_aligned && columns_left >= kCount) {
