@@ -142,6 +142,7 @@ C to_real(int i) {
 inline float bits_to_float(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 inline std::uint32_t float_to_bits(float f) { return std::bit_cast<std::uint32_t>(f); }
 inline double bits_to_double(std::uint64_t bits) { return std::bit_cast<double>(bits); }
+inline std::uint64_t double_to_bits(double d) { return std::bit_cast<std::uint64_t>(d); }
 
 // NaN comes out of a GPU's conversions as the one of all ones.
 inline float half_to_float(std::uint16_t h) {
