@@ -29,8 +29,9 @@ enum class QuantizeKind : std::uint8_t {
 
 enum class BackendKind : std::uint8_t { cpu, cuda };
 
-// An instruction set that kernels are compiled for. avx2 means AVX2 with FMA and F16C.
-enum class ArchSku : std::uint8_t { scalar, avx2 };
+// An instruction set that kernels are compiled for. avx2 means AVX2 with FMA and F16C, sm_80 NVIDIA GPUs of compute
+// capability 8.0 and later.
+enum class ArchSku : std::uint8_t { scalar, avx2, sm_80 };
 
 enum class LayoutKind : std::uint8_t { row_major };
 // dequantize_bias: integer sums times scales, plus a bias.

@@ -1,0 +1,92 @@
+// Linear layers: which kernel a job gets, and the table of them.
+#include "cuda/linear.cuh"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "core/device_kernel.h"
+#include "core/elementwise_kernel.h"
+#include "kvant/element.h"
+#include "kvant/sku.h"
+
+namespace kvant::cuda {
+namespace {
+
+using detail::DeviceLinearJob;
+using detail::DeviceLinearKernel;
+using detail::DeviceStream;
+
+bool rows_are_aligned(const std::byte* data, std::int64_t stride, std::int64_t rows) {
+  return reinterpret_cast<std::uintptr_t>(data) % kChunkBytes == 0 && (stride % kChunkBytes == 0 || rows == 1);
+}
+
+LinearLaunch prepared(const DeviceLinearJob& job) {
+  const auto can_be_other_than = [](const detail::DeviceZeroPoints& zero_points, std::int32_t value) {
+    return zero_points.data != nullptr || zero_points.value != value;
+  };
+  LinearLaunch launch;
+  launch.job = job;
+  launch.activation_is_aligned = rows_are_aligned(job.activation, job.activation_stride, job.rows);
+  launch.weight_is_aligned = rows_are_aligned(job.weight, job.weight_stride, job.columns);
+  launch.out_is_aligned = rows_are_aligned(job.out, job.out_stride, job.rows);
+  // What is 0 as s8. No limit moves a zero point to or from there.
+  launch.needs_row_sums = can_be_other_than(job.weight_zero_point, job.weight_is_unsigned ? -kFlipOffset : 0);
+  launch.needs_column_sums = can_be_other_than(job.act_zero_point, job.activation_is_unsigned ? -kFlipOffset : 0);
+  return launch;
+}
+
+device::LaunchShape shape_for(const DeviceStream& stream, std::int64_t blocks, unsigned threads,
+                              unsigned shared_bytes) {
+  const std::int64_t most = std::max<std::int64_t>(stream.max_blocks, 1);
+  return {{static_cast<unsigned>(std::min(blocks, most)), 1}, {threads, 1}, shared_bytes};
+}
+
+std::int64_t pieces(std::int64_t count, std::int64_t piece) { return (count + piece - 1) / piece; }
+
+template <class Out, class Tile>
+int enqueue_tile(const DeviceStream& stream, const DeviceLinearJob& job) {
+  const std::int64_t tiles = pieces(job.rows, Tile::kRows) * pieces(job.columns, Tile::kColumns);
+  return device::launch(stream, shape_for(stream, tiles, kTileThreads, Tile::kSharedBytes), &linear_tile<Out, Tile>,
+                        prepared(job));
+}
+
+// With the least power of two that is enough rows.
+template <class Out, int rows = 1>
+int enqueue_small(const DeviceStream& stream, const DeviceLinearJob& job) {
+  if constexpr (rows < kMostSmallRows)
+    if (job.rows > rows) return enqueue_small<Out, 2 * rows>(stream, job);
+  const std::int64_t blocks = pieces(job.columns, kSmallColumns * std::int64_t{kSmallThreads / kWarpLanes});
+  return device::launch(stream, shape_for(stream, blocks, kSmallThreads, 0), &linear_small<Out, rows>, prepared(job));
+}
+
+template <class Out>
+int enqueue(const DeviceStream& stream, const DeviceLinearJob& job) {
+  if (job.rows <= kMostSmallRows && job.depth <= kMostSmallDepth) return enqueue_small<Out>(stream, job);
+  if (job.depth <= kMostShallowDepth) return enqueue_tile<Out, ShallowTile>(stream, job);
+  return enqueue_tile<Out, DeepTile>(stream, job);
+}
+
+template <class Out>
+constexpr DeviceLinearKernel linear_kernel() {
+  KernelSku sku;
+  sku.op = QuantizeKind::w8a8_linear;
+  sku.element = ElementKind::s8;
+  sku.aux_element = kind_of<Out>;
+  sku.epilogue = EpilogueKind::dequantize_bias;
+  sku.arch = ArchSku::sm_80;
+  sku.backend = BackendKind::cuda;
+  sku.precision_guarantee = detail::bit_stable_guarantee<compute_t<Out>>();
+  sku.precision_guarantee.accumulator = AccumulatorKind::exact_integer;
+  return {sku, &enqueue<Out>};
+}
+
+constexpr std::array<DeviceLinearKernel, 4> kKernels = {linear_kernel<float>(), linear_kernel<double>(),
+                                                        linear_kernel<Half>(), linear_kernel<BFloat16>()};
+
+}  // namespace
+
+std::span<const DeviceLinearKernel> linear_kernels() { return kKernels; }
+
+}  // namespace kvant::cuda

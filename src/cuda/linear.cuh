@@ -1,0 +1,705 @@
+// The kernels of linear layers: exact integer sums of 8-bit products, then the floating-point end of
+// semantics/linear.h. Everything is s8 inside: the bytes of u8 codes get their top bit flipped, which takes 128 off
+// each, and the zero points follow.
+//
+// - linear_tile: blocks of 128 × 128 outputs on the matrix units. Its deep form takes any depth: smaller tiles, whose
+//   32-bit sums move into 64-bit ones from time to time.
+// - linear_small: up to 16 rows, where all that counts is how fast the weight streams in: no shared memory, one warp
+//   for four columns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "core/device_kernel.h"
+#include "cuda/device.h"
+#include "cuda/lanes.h"
+#include "cuda/numbers.h"
+#include "kvant/element.h"
+#include "semantics/linear.h"
+#include "semantics/quantize.h"
+
+namespace kvant::cuda {
+
+// A job, and what the host worked out about it once. All branches on these are uniform.
+struct LinearLaunch {
+  detail::DeviceLinearJob job;
+  bool activation_is_aligned = false;  // every row of it starts at a multiple of 16 bytes
+  bool weight_is_aligned = false;
+  bool out_is_aligned = false;
+  bool needs_row_sums = false;     // a weight zero point may be other than 0, as s8
+  bool needs_column_sums = false;  // an activation zero point may be
+};
+
+inline constexpr unsigned kWarpLanes = 32;
+inline constexpr unsigned kChunkBytes = 16;  // what a thread moves at once
+
+// u8 codes to s8: 128 less.
+inline constexpr std::uint32_t kFlip = 0x80808080u;
+inline constexpr std::int32_t kFlipOffset = -128;
+// dot4 with it adds four bytes up.
+inline constexpr std::uint32_t kOnes = 0x01010101u;
+
+// Numbers that move as one.
+template <class T, int count>
+struct alignas(sizeof(T) * count) Packed {
+  T v[count];
+};
+
+// ---- What codes, zero points and scales mean ----
+
+// Four bytes from any address, the first in the lowest bits; bytes beyond `count` are not read and become those of
+// `fill`.
+KVANT_DEVICE std::uint32_t gather4(const std::byte* from, std::int64_t count, std::uint32_t fill) {
+  if (count >= 4 && reinterpret_cast<std::uintptr_t>(from) % 4 == 0) return device::load<std::uint32_t>(from);
+  std::uint32_t word = 0;
+  KVANT_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const std::uint32_t byte = i < count ? device::load<std::uint8_t>(from + i) : (fill >> (8 * i)) & 0xFFu;
+    word |= byte << (8 * i);
+  }
+  return word;
+}
+
+KVANT_DEVICE device::Words4 flipped(device::Words4 words) {
+  KVANT_UNROLL
+  for (int i = 0; i < 4; ++i) words.w[i] ^= kFlip;
+  return words;
+}
+
+// The floating-point end, one output at a time.
+template <class Out>
+struct LinearEpilogue {
+  using C = compute_t<Out>;
+  using L = DeviceLanes<C>;
+
+  const detail::DeviceLinearJob& job;
+
+  static KVANT_DEVICE C scale_at(const detail::DeviceScales& scales, std::int64_t index) {
+    return scales.data == nullptr ? static_cast<C>(scales.value)
+                                  : device::load<C>(scales.data + index * static_cast<std::int64_t>(sizeof(C)));
+  }
+  static KVANT_DEVICE std::int32_t zero_point_at(const detail::DeviceZeroPoints& zero_points, std::int64_t index) {
+    return zero_points.data == nullptr ? zero_points.value : device::load<std::int32_t>(zero_points.data + index * 4);
+  }
+  KVANT_DEVICE C act_scale(std::int64_t row) const { return scale_at(job.act_scale, row); }
+  KVANT_DEVICE C weight_scale(std::int64_t column) const { return scale_at(job.weight_scale, column); }
+  // Zero points of the codes as s8.
+  KVANT_DEVICE std::int32_t act_zero_point(std::int64_t row) const {
+    return semantics::limit_zero_point<L>(zero_point_at(job.act_zero_point, row)) +
+           (job.activation_is_unsigned ? kFlipOffset : 0);
+  }
+  KVANT_DEVICE std::int32_t weight_zero_point(std::int64_t column) const {
+    const std::int32_t least = job.weight_is_unsigned ? 0 : -128;
+    const std::int32_t given = zero_point_at(job.weight_zero_point, column);
+    return L::min_int(L::max_int(given, least), least + 255) + (job.weight_is_unsigned ? kFlipOffset : 0);
+  }
+  KVANT_DEVICE C bias(std::int64_t column) const {
+    if (job.bias == nullptr) return C(0);
+    if (!job.bias_is_output_kind) return device::load<C>(job.bias + column * static_cast<std::int64_t>(sizeof(C)));
+    return widen(device::load<Out>(job.bias + column * static_cast<std::int64_t>(sizeof(Out))));
+  }
+
+  // Σ (a - za)(w - zw) from Σ a w, Σ a and Σ w.
+  KVANT_DEVICE long long corrected(std::int64_t products, std::int64_t row_sum, std::int64_t column_sum,
+                                   std::int32_t act_zero_point, std::int32_t weight_zero_point) const {
+    return products - act_zero_point * column_sum - weight_zero_point * (row_sum - job.depth * act_zero_point);
+  }
+  // Without products there is nothing to scale: not even infinity or NaN.
+  KVANT_DEVICE Out output(C sum, C act_scale, C weight_scale, C bias) const {
+    C y = semantics::scaled_sum<L>(act_scale, weight_scale, sum);
+    if (job.bias != nullptr) y = L::add(y, bias);
+    return narrow<Out>(job.depth == 0 ? bias : y);
+  }
+};
+
+// ---- Tiles ----
+
+// How a block of eight warps, two above each other and four abreast, shares a tile of outputs.
+template <int rows, int columns, bool deep>
+struct LinearTile {
+  static constexpr int kRows = rows;
+  static constexpr int kColumns = columns;
+  static constexpr bool kDeep = deep;
+  static constexpr int kWarpRows = rows / 2;
+  static constexpr int kWarpColumns = columns / 4;
+  static constexpr int kRowTiles = kWarpRows / 16;  // of a warp: mma_s8 makes 16 × 8 outputs
+  static constexpr int kColumnTiles = kWarpColumns / 8;
+  static_assert(kRowTiles <= 4 && kColumnTiles % 2 == 0);
+
+  using Sum = std::conditional_t<deep, std::int64_t, std::int32_t>;
+  using Depth = Sum;  // int32 where the depth is limited anyway
+
+  // Depth passes through shared memory in steps of 64 bytes. Three stages: one is computed on, two are on their way.
+  static constexpr int kStep = 64;
+  static constexpr int kStages = 3;
+  static constexpr unsigned kStageBytes = static_cast<unsigned>((rows + columns) * kStep);
+
+  // Afterwards the same memory holds Σ a of the tile's rows, Σ w of its columns, and a slice of 16 rows for each warp.
+  // The pitch of a slice leaves no bank conflicts to mma_s8's pairs.
+  static constexpr unsigned kRowSums = 0;
+  static constexpr unsigned kColumnSums = kRowSums + rows * sizeof(Sum);
+  static constexpr unsigned kSlices = kColumnSums + columns * sizeof(Sum);
+  static constexpr unsigned kSlicePitch = (kWarpColumns + 32 / sizeof(Sum)) * sizeof(Sum);
+  static constexpr unsigned kSliceBytes = 16 * kSlicePitch;
+
+  static constexpr unsigned kSharedBytes = kStages * kStageBytes;
+  static_assert(kSharedBytes <= 49152, "more would need an attribute of the kernel");
+  static_assert(kSlices + 8 * kSliceBytes <= kSharedBytes);
+};
+
+using ShallowTile = LinearTile<128, 128, false>;
+using DeepTile = LinearTile<64, 64, true>;
+
+inline constexpr unsigned kTileThreads = 256;
+// 2^14 times this, the largest sum of products, must fit an int32; a whole number of steps.
+inline constexpr std::int64_t kMostShallowDepth = (1 << 17) - ShallowTile::kStep;
+// A deep tile empties its 32-bit sums after so many steps, 2^16 of depth.
+inline constexpr std::int64_t kStepsBetweenFlushes = (1 << 16) / DeepTile::kStep;
+
+// Tiles run in groups of so many rows of tiles, column by column in a group: the blocks that run together then share
+// both weights and activations.
+inline constexpr std::int64_t kTileGroup = 8;
+
+struct TilePlace {
+  std::int64_t row;
+  std::int64_t column;
+};
+template <class Tile>
+KVANT_DEVICE TilePlace tile_place(std::int64_t index, std::int64_t row_tiles, std::int64_t column_tiles) {
+  const std::int64_t group = index / (kTileGroup * column_tiles);
+  const std::int64_t within = index - group * kTileGroup * column_tiles;
+  const std::int64_t rest = row_tiles - group * kTileGroup;
+  const std::int64_t height = rest < kTileGroup ? rest : kTileGroup;
+  return {(group * kTileGroup + within % height) * Tile::kRows, within / height * Tile::kColumns};
+}
+
+// Where 16-byte chunk `chunk` of a row of 64 is in shared memory. Eight rows at the same chunk, which is what
+// load_matrices reads at once, lie in different banks.
+KVANT_DEVICE unsigned swizzled(unsigned row, unsigned chunk) {
+  return row * 64 + ((chunk ^ ((row >> 1) & 3)) * kChunkBytes);
+}
+
+// A thread's part in bringing one operand's rows to shared memory: one chunk of every 64th row.
+template <class Depth, int rows>
+class TileSource {
+ public:
+  KVANT_DEVICE TileSource(const std::byte* data, std::int64_t stride, bool aligned, std::int64_t first_row,
+                          std::int64_t end_row, Depth depth, unsigned to)
+      : aligned_(aligned) {
+    const unsigned row = device::linear_thread() / 4, chunk = device::linear_thread() % 4;
+    to_ = to + swizzled(row, chunk);
+    KVANT_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      const std::int64_t at = first_row + row + kRowStep * i;
+      const bool exists = at < end_row;
+      from_[i] = data + (exists ? at : first_row) * stride + chunk * kChunkBytes;
+      left_[i] = (exists ? depth : Depth(0)) - static_cast<Depth>(chunk * kChunkBytes);
+    }
+  }
+
+  // The next step's bytes, to a stage. What lies beyond the operand becomes zero.
+  KVANT_DEVICE void fetch(unsigned stage_offset) {
+    KVANT_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      const unsigned to = to_ + stage_offset + kRowStep * 64 * static_cast<unsigned>(i);
+      const int bytes = left_[i] >= 16 ? 16 : left_[i] > 0 ? static_cast<int>(left_[i]) : 0;
+      if (aligned_) {
+        device::copy_async16(to, from_[i], bytes);
+      } else {
+        device::Words4 words;
+        KVANT_UNROLL
+        for (int w = 0; w < 4; ++w) words.w[w] = gather4(from_[i] + 4 * w, bytes - 4 * w, 0);
+        device::shared_store(to, words);
+      }
+      from_[i] += 64;
+      left_[i] -= 64;
+    }
+  }
+
+ private:
+  static constexpr int kRowStep = kTileThreads / 4;
+  static constexpr int kCount = rows / kRowStep;
+
+  bool aligned_;
+  unsigned to_;
+  const std::byte* from_[kCount];
+  Depth left_[kCount];
+};
+
+// A warp's sums of products, and its share of the sums of codes: the warps abreast have the same rows and each adds up
+// one tile of them; the warps above each other have the same columns and each adds up half of them.
+template <class Tile>
+struct TileSums {
+  static constexpr int kOwnColumnTiles = Tile::kColumnTiles / 2;
+
+  template <class T>
+  struct Set {
+    T products[Tile::kRowTiles][Tile::kColumnTiles][4];
+    T rows[2];  // g and g + 8 of mma_s8
+    T columns[kOwnColumnTiles];
+
+    KVANT_DEVICE void clear() {
+      KVANT_UNROLL
+      for (int i = 0; i < Tile::kRowTiles; ++i) KVANT_UNROLL
+      for (int j = 0; j < Tile::kColumnTiles; ++j) KVANT_UNROLL
+      for (int c = 0; c < 4; ++c) products[i][j][c] = 0;
+      rows[0] = rows[1] = 0;
+      KVANT_UNROLL
+      for (int j = 0; j < kOwnColumnTiles; ++j) columns[j] = 0;
+    }
+    template <class Other>
+    KVANT_DEVICE void add(const Other& other) {
+      KVANT_UNROLL
+      for (int i = 0; i < Tile::kRowTiles; ++i) KVANT_UNROLL
+      for (int j = 0; j < Tile::kColumnTiles; ++j) KVANT_UNROLL
+      for (int c = 0; c < 4; ++c) products[i][j][c] += other.products[i][j][c];
+      rows[0] += other.rows[0];
+      rows[1] += other.rows[1];
+      KVANT_UNROLL
+      for (int j = 0; j < kOwnColumnTiles; ++j) columns[j] += other.columns[j];
+    }
+  };
+};
+
+// Where a thread stands in its block.
+template <class Tile>
+struct TileThread {
+  unsigned lane = device::linear_thread() % kWarpLanes;
+  unsigned warp = device::linear_thread() / kWarpLanes;
+  unsigned warp_row = warp / 4;
+  unsigned warp_column = warp % 4;
+  unsigned first_row = warp_row * Tile::kWarpRows;  // of the warp's part of the tile
+  unsigned first_column = warp_column * Tile::kWarpColumns;
+};
+
+// One stage's products.
+template <class Tile, class Sums>
+KVANT_DEVICE void multiply_stage(const LinearLaunch& launch, const TileThread<Tile>& at, unsigned stage, Sums& sums) {
+  // Lanes in groups of eight name the rows of four matrices: for A two of rows, then two of depth; for B the other way
+  // round, so that words 0, 1 and 2, 3 are the operands of two tiles of columns.
+  const unsigned a_row = at.first_row + at.lane % 16, a_chunk = at.lane / 16;
+  const unsigned b_row = at.first_column + at.lane % 8 + at.lane / 16 * 8, b_chunk = at.lane / 8 % 2;
+  const unsigned b_rows = stage + Tile::kRows * Tile::kStep;
+  KVANT_UNROLL
+  for (unsigned half = 0; half < 2; ++half) {
+    const unsigned a_from = stage + swizzled(a_row, 2 * half + a_chunk);
+    const unsigned b_from = b_rows + swizzled(b_row, 2 * half + b_chunk);
+    std::uint32_t b[Tile::kColumnTiles][2];
+    KVANT_UNROLL
+    for (unsigned j = 0; j < Tile::kColumnTiles / 2; ++j) {
+      device::Words4 words = device::load_matrices(b_from + j * 16 * Tile::kStep);
+      if (launch.job.weight_is_unsigned) words = flipped(words);
+      KVANT_UNROLL
+      for (unsigned i = 0; i < 4; ++i) b[2 * j + i / 2][i % 2] = words.w[i];
+    }
+    if (launch.needs_column_sums) {
+      constexpr int kOwn = TileSums<Tile>::kOwnColumnTiles;
+      KVANT_UNROLL
+      for (int j = 0; j < kOwn; ++j) {
+        const bool lower = at.warp_row != 0;
+        sums.columns[j] = device::dot4(lower ? b[kOwn + j][0] : b[j][0], kOnes, sums.columns[j]);
+        sums.columns[j] = device::dot4(lower ? b[kOwn + j][1] : b[j][1], kOnes, sums.columns[j]);
+      }
+    }
+    KVANT_UNROLL
+    for (unsigned i = 0; i < Tile::kRowTiles; ++i) {
+      device::Words4 a = device::load_matrices(a_from + i * 16 * Tile::kStep);
+      if (launch.job.activation_is_unsigned) a = flipped(a);
+      if (launch.needs_row_sums && at.warp_column == i) {
+        KVANT_UNROLL
+        for (int w = 0; w < 4; ++w) sums.rows[w % 2] = device::dot4(a.w[w], kOnes, sums.rows[w % 2]);
+      }
+      KVANT_UNROLL
+      for (int j = 0; j < Tile::kColumnTiles; ++j) device::mma_s8(sums.products[i][j], a.w, b[j]);
+    }
+  }
+}
+
+// Σ a and Σ w of the tile to shared memory, without the bytes that fill up the last step.
+template <class Tile, class Sums>
+KVANT_DEVICE void share_code_sums(const LinearLaunch& launch, const TileThread<Tile>& at, std::int32_t padding,
+                                  const Sums& sums) {
+  using Sum = typename Tile::Sum;
+  const auto over_quad = [](Sum sum) {
+    sum += device::shuffle_xor(sum, 1);
+    return sum + device::shuffle_xor(sum, 2);
+  };
+  const unsigned group = at.lane / 4;
+  const bool writes = at.lane % 4 == 0;
+  if (launch.needs_row_sums) {
+    const Sum extra = launch.job.activation_is_unsigned ? padding * kFlipOffset : 0;
+    const bool has_rows = at.warp_column < Tile::kRowTiles;
+    KVANT_UNROLL
+    for (unsigned i = 0; i < 2; ++i) {
+      const Sum sum = over_quad(sums.rows[i]) - extra;
+      const unsigned row = at.first_row + at.warp_column * 16 + i * 8 + group;
+      if (writes && has_rows) device::shared_store(Tile::kRowSums + row * unsigned{sizeof(Sum)}, sum);
+    }
+  }
+  if (launch.needs_column_sums) {
+    const Sum extra = launch.job.weight_is_unsigned ? padding * kFlipOffset : 0;
+    constexpr unsigned kOwn = TileSums<Tile>::kOwnColumnTiles;
+    KVANT_UNROLL
+    for (unsigned j = 0; j < kOwn; ++j) {
+      const Sum sum = over_quad(sums.columns[j]) - extra;
+      const unsigned column = at.first_column + (at.warp_row * kOwn + j) * 8 + group;
+      if (writes) device::shared_store(Tile::kColumnSums + column * unsigned{sizeof(Sum)}, sum);
+    }
+  }
+}
+
+// Sums to outputs. A warp passes them through shared memory 16 rows at a time, after which each thread has as many
+// neighbours of one row as make 16 bytes of output, always of the same columns.
+template <class Out, class Tile, class Sums>
+KVANT_DEVICE void write_tile(const LinearLaunch& launch, const TileThread<Tile>& at, const TilePlace& place,
+                             std::int32_t padding, const Sums& sums) {
+  using C = compute_t<Out>;
+  using Sum = typename Tile::Sum;
+  constexpr unsigned kSumBytes = sizeof(Sum);
+  constexpr unsigned kOutBytes = sizeof(Out);
+  constexpr unsigned kCount = 16 / kOutBytes;  // outputs of a thread in one row
+  constexpr unsigned kLanesInRow = Tile::kWarpColumns / kCount;
+  constexpr unsigned kRowsAtOnce = kWarpLanes / kLanesInRow;
+  constexpr unsigned kPairs = kCount / 2;
+  static_assert(16 % kRowsAtOnce == 0);
+
+  const detail::DeviceLinearJob& job = launch.job;
+  const LinearEpilogue<Out> epilogue{job};
+  const bool corrects = launch.needs_row_sums || launch.needs_column_sums;
+  const std::int32_t extra =
+      job.activation_is_unsigned && job.weight_is_unsigned ? padding * (kFlipOffset * kFlipOffset) : 0;
+
+  const unsigned tile_column = at.first_column + at.lane % kLanesInRow * kCount;
+  const std::int64_t column = place.column + tile_column;
+  const std::int64_t columns_left = job.columns - column;
+  C weight_scale[kCount], bias[kCount];
+  std::int32_t weight_zero_point[kCount];
+  Sum column_sum[kCount];
+  KVANT_UNROLL
+  for (unsigned n = 0; n < kCount; ++n) {
+    const bool exists = n < columns_left;
+    weight_scale[n] = exists ? epilogue.weight_scale(column + n) : C(0);
+    bias[n] = exists ? epilogue.bias(column + n) : C(0);
+    weight_zero_point[n] = exists && launch.needs_row_sums ? epilogue.weight_zero_point(column + n) : 0;
+    column_sum[n] =
+        launch.needs_column_sums ? device::shared_load<Sum>(Tile::kColumnSums + (tile_column + n) * kSumBytes) : 0;
+  }
+
+  const unsigned slice = Tile::kSlices + at.warp * Tile::kSliceBytes;
+  const unsigned write_to = slice + at.lane / 4 * Tile::kSlicePitch + at.lane % 4 * 2 * kSumBytes;
+  const unsigned read_row = at.lane / kLanesInRow;
+  const unsigned read_from = slice + read_row * Tile::kSlicePitch + at.lane % kLanesInRow * kCount * kSumBytes;
+  KVANT_UNROLL
+  for (unsigned i = 0; i < Tile::kRowTiles; ++i) {
+    device::sync_warp();  // the slice before has been read
+    KVANT_UNROLL
+    for (unsigned j = 0; j < Tile::kColumnTiles; ++j) {
+      const auto& c = sums.products[i][j];
+      const unsigned to = write_to + j * 8 * kSumBytes;
+      device::shared_store(to, Packed<Sum, 2>{{c[0], c[1]}});
+      device::shared_store(to + 8 * Tile::kSlicePitch, Packed<Sum, 2>{{c[2], c[3]}});
+    }
+    device::sync_warp();
+    KVANT_UNROLL
+    for (unsigned r = 0; r < 16; r += kRowsAtOnce) {
+      const unsigned tile_row = at.first_row + i * 16 + r + read_row;
+      const std::int64_t row = place.row + tile_row;
+      if (row >= job.rows || columns_left <= 0) continue;
+      const C act_scale = epilogue.act_scale(row);
+      Packed<Sum, 2> products[kPairs];
+      KVANT_UNROLL
+      for (unsigned p = 0; p < kPairs; ++p)
+        products[p] = device::shared_load<Packed<Sum, 2>>(read_from + r * Tile::kSlicePitch + p * 2 * kSumBytes);
+      C sum[kCount];
+      if (corrects) {
+        const std::int32_t zero_point = launch.needs_column_sums ? epilogue.act_zero_point(row) : 0;
+        const Sum row_sum =
+            launch.needs_row_sums ? device::shared_load<Sum>(Tile::kRowSums + tile_row * kSumBytes) : Sum(0);
+        KVANT_UNROLL
+        for (unsigned n = 0; n < kCount; ++n)
+          sum[n] = device::to_real<C>(epilogue.corrected(products[n / 2].v[n % 2] - extra, row_sum, column_sum[n],
+                                                         zero_point, weight_zero_point[n]));
+      } else {
+        KVANT_UNROLL
+        for (unsigned n = 0; n < kCount; ++n) {
+          using Exact = std::conditional_t<Tile::kDeep, long long, int>;
+          sum[n] = device::to_real<C>(static_cast<Exact>(products[n / 2].v[n % 2] - extra));
+        }
+      }
+      Packed<Out, static_cast<int>(kCount)> out;
+      KVANT_UNROLL
+      for (unsigned n = 0; n < kCount; ++n) out.v[n] = epilogue.output(sum[n], act_scale, weight_scale[n], bias[n]);
+      std::byte* to = job.out + row * job.out_stride + column * kOutBytes;
+      if (launch.out_is_aligned && columns_left >= kCount) {
+        device::store(to, out);
+      } else {
+        KVANT_UNROLL
+        for (unsigned n = 0; n < kCount; ++n)
+          if (n < columns_left) device::store(to + n * kOutBytes, out.v[n]);
+      }
+    }
+  }
+}
+
+template <class Out, class Tile>
+KVANT_KERNEL KVANT_BLOCK(kTileThreads, 2) void linear_tile(LinearLaunch launch) {
+  using Depth = typename Tile::Depth;
+  const detail::DeviceLinearJob& job = launch.job;
+  const TileThread<Tile> at;
+  const Depth depth = static_cast<Depth>(job.depth);
+  const Depth steps = (depth + (Tile::kStep - 1)) / Tile::kStep;
+  const std::int32_t padding = static_cast<std::int32_t>(steps * Tile::kStep - depth);
+  const std::int64_t row_tiles = (job.rows + Tile::kRows - 1) / Tile::kRows;
+  const std::int64_t column_tiles = (job.columns + Tile::kColumns - 1) / Tile::kColumns;
+
+  for (std::int64_t tile = device::block_index().x; tile < row_tiles * column_tiles; tile += device::grid_size().x) {
+    const TilePlace place = tile_place<Tile>(tile, row_tiles, column_tiles);
+    TileSource<Depth, Tile::kRows> activation(job.activation, job.activation_stride, launch.activation_is_aligned,
+                                              place.row, job.rows, depth, 0);
+    TileSource<Depth, Tile::kColumns> weight(job.weight, job.weight_stride, launch.weight_is_aligned, place.column,
+                                             job.columns, depth, Tile::kRows * Tile::kStep);
+    typename TileSums<Tile>::template Set<std::int32_t> sums;
+    typename TileSums<Tile>::template Set<std::int64_t> long_sums;
+    sums.clear();
+    if constexpr (Tile::kDeep) long_sums.clear();
+
+    // Fetches run kAhead steps ahead of the products; the first rounds only fetch. One barrier a step: behind it every
+    // thread's part of this step's stage has arrived, and the stage that is filled next has been used up.
+    constexpr int kAhead = Tile::kStages - 1;
+    unsigned fill = 0, use = 0;
+    for (Depth step = -kAhead; step < steps; ++step) {
+      if (step >= 0) {
+        device::copy_async_wait<kAhead - 1>();
+        device::sync_block();
+      }
+      if (step + kAhead < steps) {
+        activation.fetch(fill);
+        weight.fetch(fill);
+        fill = fill == kAhead * Tile::kStageBytes ? 0 : fill + Tile::kStageBytes;
+      }
+      device::copy_async_commit();
+      if (step < 0) continue;
+      multiply_stage<Tile>(launch, at, use, sums);
+      use = use == kAhead * Tile::kStageBytes ? 0 : use + Tile::kStageBytes;
+      if constexpr (Tile::kDeep) {
+        if ((step + 1) % kStepsBetweenFlushes == 0) {
+          long_sums.add(sums);
+          sums.clear();
+        }
+      }
+    }
+    device::sync_block();  // shared memory changes hands
+    if constexpr (Tile::kDeep) {
+      long_sums.add(sums);
+      share_code_sums<Tile>(launch, at, padding, long_sums);
+      device::sync_block();
+      write_tile<Out, Tile>(launch, at, place, padding, long_sums);
+    } else {
+      share_code_sums<Tile>(launch, at, padding, sums);
+      device::sync_block();
+      write_tile<Out, Tile>(launch, at, place, padding, sums);
+    }
+    device::sync_block();  // and back
+  }
+}
+
+// ---- Few rows ----
+
+inline constexpr int kMostSmallRows = 16;
+// A lane's 32-bit sums take a 32nd of the depth, which is 2^16 products of at most 2^14, and a few more.
+inline constexpr std::int64_t kMostSmallDepth = 1 << 21;
+inline constexpr int kSmallColumns = 4;  // of a warp
+// Small blocks spread evenly over the multiprocessors.
+inline constexpr unsigned kSmallThreads = 64;
+
+// The sums over all lanes of `count` values in each, spread over the lanes: lane l gets numbers l * count / 32 and, if
+// count is 64, the one behind. Lanes exchange halves of what they have until there is one left, `mask` telling who is
+// the other; from then on they add up copies.
+template <int count, class T>
+KVANT_DEVICE void spread_sums(T (&values)[count], unsigned lane, T (&result)[count == 64 ? 2 : 1]) {
+  T v[count];
+  KVANT_UNROLL
+  for (int i = 0; i < count; ++i) v[i] = values[i];
+  KVANT_UNROLL
+  for (int step = 0; step < 5; ++step) {
+    const unsigned mask = 16u >> step;
+    const int left = count >> step;
+    if (left <= 1) {
+      v[0] += device::shuffle_xor(v[0], mask);
+      continue;
+    }
+    const bool upper = (lane & mask) != 0;
+    KVANT_UNROLL
+    for (int i = 0; i < count / 2; ++i) {
+      if (i >= left / 2) continue;
+      const T kept = upper ? v[i + left / 2] : v[i];
+      const T given = upper ? v[i] : v[i + left / 2];
+      v[i] = kept + device::shuffle_xor(given, mask);
+    }
+  }
+  KVANT_UNROLL
+  for (int i = 0; i < (count == 64 ? 2 : 1); ++i) result[i] = v[i];
+}
+
+// A lane's sums.
+template <int rows>
+struct SmallSums {
+  std::int32_t products[rows * kSmallColumns] = {};
+  std::int32_t row[rows] = {};
+  std::int32_t column[kSmallColumns] = {};
+};
+
+// One warp's operands: rows [0, rows) of the activation and kSmallColumns of the weight, of which those beyond the last
+// repeat it.
+template <int rows>
+class SmallOperands {
+ public:
+  KVANT_DEVICE SmallOperands(const LinearLaunch& launch, std::int64_t first_column) : launch_(launch) {
+    const detail::DeviceLinearJob& job = launch.job;
+    KVANT_UNROLL
+    for (int n = 0; n < kSmallColumns; ++n) {
+      const std::int64_t column = first_column + n < job.columns ? first_column + n : job.columns - 1;
+      weight_[n] = job.weight + column * job.weight_stride;
+    }
+  }
+
+  // `chunks` chunks of 16 bytes, `kWarpLanes` of them apart, from depth k on. Rows must be aligned.
+  template <int chunks>
+  KVANT_DEVICE void add_chunks(std::int32_t k, SmallSums<rows>& sums) const {
+    const detail::DeviceLinearJob& job = launch_.job;
+    device::Words4 w[chunks][kSmallColumns];
+    KVANT_UNROLL
+    for (int c = 0; c < chunks; ++c) KVANT_UNROLL
+    for (int n = 0; n < kSmallColumns; ++n) w[c][n] = device::load<device::Words4>(weight_[n] + k + c * kLaneStride);
+    KVANT_UNROLL
+    for (int c = 0; c < chunks; ++c) {
+      if (job.weight_is_unsigned) {
+        KVANT_UNROLL
+        for (int n = 0; n < kSmallColumns; ++n) w[c][n] = flipped(w[c][n]);
+      }
+      if (launch_.needs_column_sums) {
+        KVANT_UNROLL
+        for (int n = 0; n < kSmallColumns; ++n) sums.column[n] = dot16(w[c][n], sums.column[n]);
+      }
+      KVANT_UNROLL
+      for (int m = 0; m < rows; ++m) {
+        if (m >= job.rows) continue;
+        device::Words4 a =
+            device::load<device::Words4>(job.activation + m * job.activation_stride + k + c * kLaneStride);
+        if (job.activation_is_unsigned) a = flipped(a);
+        if (launch_.needs_row_sums) sums.row[m] = dot16(a, sums.row[m]);
+        KVANT_UNROLL
+        for (int n = 0; n < kSmallColumns; ++n) {
+          std::int32_t& sum = sums.products[m * kSmallColumns + n];
+          KVANT_UNROLL
+          for (int i = 0; i < 4; ++i) sum = device::dot4(a.w[i], w[c][n].w[i], sum);
+        }
+      }
+    }
+  }
+
+  // The four bytes at depth k, or as many as there are.
+  KVANT_DEVICE void add_word(std::int32_t k, SmallSums<rows>& sums) const {
+    const detail::DeviceLinearJob& job = launch_.job;
+    const std::int64_t left = job.depth - k;
+    const std::uint32_t flip_a = job.activation_is_unsigned ? kFlip : 0, flip_w = job.weight_is_unsigned ? kFlip : 0;
+    std::uint32_t w[kSmallColumns];
+    KVANT_UNROLL
+    for (int n = 0; n < kSmallColumns; ++n) {
+      w[n] = gather4(weight_[n] + k, left, flip_w) ^ flip_w;
+      sums.column[n] = device::dot4(w[n], kOnes, sums.column[n]);
+    }
+    KVANT_UNROLL
+    for (int m = 0; m < rows; ++m) {
+      if (m >= job.rows) continue;
+      const std::uint32_t a = gather4(job.activation + m * job.activation_stride + k, left, flip_a) ^ flip_a;
+      sums.row[m] = device::dot4(a, kOnes, sums.row[m]);
+      KVANT_UNROLL
+      for (int n = 0; n < kSmallColumns; ++n) {
+        std::int32_t& sum = sums.products[m * kSmallColumns + n];
+        sum = device::dot4(a, w[n], sum);
+      }
+    }
+  }
+
+  static constexpr std::int32_t kLaneStride = kWarpLanes * kChunkBytes;
+
+ private:
+  static KVANT_DEVICE std::int32_t dot16(const device::Words4& words, std::int32_t sum) {
+    KVANT_UNROLL
+    for (int i = 0; i < 4; ++i) sum = device::dot4(words.w[i], kOnes, sum);
+    return sum;
+  }
+
+  const LinearLaunch& launch_;
+  const std::byte* weight_[kSmallColumns];
+};
+
+// `rows` is the job's rounded up to a power of two.
+template <class Out, int rows>
+KVANT_KERNEL KVANT_BLOCK(kSmallThreads, 8) void linear_small(LinearLaunch launch) {
+  using C = compute_t<Out>;
+  constexpr int kValues = rows * kSmallColumns;
+  constexpr int kOutputs = kValues == 64 ? 2 : 1;                                                  // of a lane
+  constexpr unsigned kCopies = kValues < static_cast<int>(kWarpLanes) ? kWarpLanes / kValues : 1;  // of an output
+  constexpr unsigned kWarps = kSmallThreads / kWarpLanes;
+  // With few rows there are registers left to have more of the weight on its way.
+  constexpr int kChunks = rows <= 4 ? 2 : 1;
+
+  const detail::DeviceLinearJob& job = launch.job;
+  const LinearEpilogue<Out> epilogue{job};
+  const unsigned lane = device::linear_thread() % kWarpLanes;
+  const std::int32_t depth = static_cast<std::int32_t>(job.depth);
+  const std::int32_t whole = launch.activation_is_aligned && launch.weight_is_aligned ? depth / 16 * 16 : 0;
+  const std::int64_t groups = (job.columns + kSmallColumns - 1) / kSmallColumns;
+  const std::int64_t step = static_cast<std::int64_t>(device::grid_size().x) * kWarps;
+
+  for (std::int64_t group =
+           static_cast<std::int64_t>(device::block_index().x) * kWarps + device::linear_thread() / kWarpLanes;
+       group < groups; group += step) {
+    using Operands = SmallOperands<rows>;
+    const Operands operands(launch, group * kSmallColumns);
+    SmallSums<rows> sums;
+    std::int32_t k = static_cast<std::int32_t>(lane * kChunkBytes);
+    for (; k + (kChunks - 1) * Operands::kLaneStride < whole; k += kChunks * Operands::kLaneStride)
+      operands.template add_chunks<kChunks>(k, sums);
+    if constexpr (kChunks > 1)
+      if (k < whole) operands.template add_chunks<1>(k, sums);
+    for (k = whole + static_cast<std::int32_t>(lane * 4); k < depth; k += 4 * kWarpLanes) operands.add_word(k, sums);
+
+    std::int64_t lane_products[kValues], products[kOutputs];
+    KVANT_UNROLL
+    for (int i = 0; i < kValues; ++i) lane_products[i] = sums.products[i];
+    spread_sums<kValues>(lane_products, lane, products);
+    std::int32_t row_sum[1] = {0};
+    if (launch.needs_row_sums) spread_sums<rows>(sums.row, lane, row_sum);
+    if (launch.needs_column_sums) {
+      KVANT_UNROLL
+      for (int n = 0; n < kSmallColumns; ++n) KVANT_UNROLL
+      for (unsigned mask = 16; mask != 0; mask /= 2) sums.column[n] += device::shuffle_xor(sums.column[n], mask);
+    }
+
+    const std::int64_t row = lane * kOutputs / kCopies / kSmallColumns;
+    if (row >= job.rows || lane % kCopies != 0) continue;
+    const std::int32_t act_zero_point = launch.needs_column_sums ? epilogue.act_zero_point(row) : 0;
+    const C act_scale = epilogue.act_scale(row);
+    KVANT_UNROLL
+    for (unsigned i = 0; i < kOutputs; ++i) {
+      const unsigned own = (lane * kOutputs / kCopies + i) % kSmallColumns;
+      const std::int64_t column = group * kSmallColumns + own;
+      if (column >= job.columns) continue;
+      std::int32_t column_sum = sums.column[0];
+      KVANT_UNROLL
+      for (unsigned n = 1; n < kSmallColumns; ++n) column_sum = own == n ? sums.column[n] : column_sum;
+      const std::int32_t weight_zero_point = launch.needs_row_sums ? epilogue.weight_zero_point(column) : 0;
+      const C sum = device::to_real<C>(
+          epilogue.corrected(products[i], row_sum[0], column_sum, act_zero_point, weight_zero_point));
+      device::store(job.out + row * job.out_stride + column * static_cast<std::int64_t>(sizeof(Out)),
+                    epilogue.output(sum, act_scale, epilogue.weight_scale(column), epilogue.bias(column)));
+    }
+  }
+}
+
+}  // namespace kvant::cuda
