@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What ptxas and the PTX say about every CUDA kernel: registers, shared memory, no spills, and the instructions that the
-kernels were written for.
+"""What ptxas and the PTX say about every CUDA kernel: registers, shared memory, no spills, and the instructions that
+the kernels were written for.
 
     tests/cuda/check_ptxas.py [BUILD_FOLDER] [FILE.cu …] [SAVED.log …] [SAVED.ptx …] [--jobs 2] [--json FILE]
     tests/cuda/check_ptxas.py [BUILD_FOLDER] --table         then writes the figures into docs/
     tests/cuda/check_ptxas.py [BUILD_FOLDER] --check-docs    then fails if docs/ says something else
 
-Without files it compiles src/cuda/*.cu for each architecture, and to PTX, in BUILD_FOLDER (build/ptxas unless told). What
-did not change since the last run is not compiled again. All figures go to BUILD_FOLDER/ptxas.json. Exits 1 on any spill,
-stack frame or missing instruction, naming kernel, architecture and bytes; 77 where there is no nvcc.
+Without files it compiles src/cuda/*.cu for each architecture, and to PTX, in BUILD_FOLDER (build/ptxas unless told).
+What did not change since the last run is not compiled again. All figures go to BUILD_FOLDER/ptxas.json. Exits 1 on any
+spill, stack frame or missing instruction, naming kernel, architecture and bytes; 77 where there is no nvcc.
 """
 import argparse
 import concurrent.futures
@@ -39,8 +39,8 @@ PATTERNS = {
 REQUIRED = [
     (r"^elementwise\b", ["load of 128 bits", "store of 128 bits"]),
     (r"^dynamic_(runs|columns)\b", ["load of 128 bits", "store of 128 bits"]),
-    (r"^tile\b", ["mma.sync m16n8k32 of s8", "cp.async", "ldmatrix"]),
-    (r"^small\b", ["dp4a", "load of 128 bits"]),
+    (r"^linear_tile\b", ["mma.sync m16n8k32 of s8", "cp.async", "ldmatrix"]),
+    (r"^linear_small\b", ["dp4a", "load of 128 bits"]),
     (r"", []),
 ]
 # A family of which no entry exists at all is an error too, if its source file does: (source, readable name).
@@ -50,8 +50,8 @@ FAMILIES = [
     ("dynamic_range.cu", "dynamic_columns"),
     ("range.cu", "range_runs"),
     ("range.cu", "range_columns"),
-    ("linear.cu", "tile"),
-    ("linear.cu", "small"),
+    ("linear.cu", "linear_tile"),
+    ("linear.cu", "linear_small"),
 ]
 
 TYPES = {
@@ -100,7 +100,7 @@ def shorten(name, enums):
     name = re.sub(r"\b(?:\w+::)+", "", name)
     for long in sorted(TYPES, key=len, reverse=True):
         name = re.sub(rf"(?<![\w]){long}(?!\w)", TYPES[long], name)
-    return re.sub(r"^(\w+?)_kernel\b", r"\1", name)
+    return re.sub(r"^(\w+?)_kernel\b", r"\1", name).replace("> >", ">>")
 
 
 def demangle(names):
@@ -184,9 +184,47 @@ def missing_instructions(name, body):
     return []
 
 
-def instruction_count(body):
-    """Instructions in the text of a body: a size, not a time."""
-    return len(re.findall(r"^\s+(?:@!?%\w+\s+)?[a-z][\w.:]*\s?[^:]*;", body, re.M))
+# One instruction of PTX that ptxas turns into several: roughly how many.
+EXPANDED = {
+    r"div\.rn\.f32": 10, r"div\.rn\.f64": 20, r"rcp\.rn\.f32": 8, r"rcp\.rn\.f64": 14, r"(div|rem)\.[su]32": 18,
+    r"(div|rem)\.[su]64": 60,
+}
+
+
+def weight(instruction):
+    return next((count for pattern, count in EXPANDED.items() if re.match(pattern, instruction)), 1)
+
+
+def vector_loop(body):
+    """The inner loop that moves the most global memory in accesses of 128 bits: its instructions, and the bytes that
+    one thread loads and stores in a turn. The whole body where no loop does. None without such accesses."""
+    lines, labels = [], {}
+    for line in body.splitlines():
+        line = line.split("//")[0].strip()
+        if match := re.fullmatch(r"(\$\w+):", line):
+            labels[match.group(1)] = len(lines)
+        elif match := re.match(r"(?:@!?%\w+\s+)?([a-z][\w.:]*)(.*);$", line):
+            lines.append((match.group(1), match.group(2)))
+    spans = [(0, len(lines))]
+    for i, (name, rest) in enumerate(lines):
+        target = re.search(r"(\$\w+)\s*$", rest) if name.startswith("bra") else None
+        if target and labels.get(target.group(1), i + 1) <= i:
+            spans.append((labels[target.group(1)], i + 1))
+
+    def measure(span):
+        moved = {"ld": 0, "st": 0}
+        for name, _ in lines[span[0]:span[1]]:
+            if (found := vector_bits(name)) and found[1] >= 128:
+                moved[found[0]] += found[1] // 8
+        return {"instructions": sum(weight(name) for name, _ in lines[span[0]:span[1]]), "load_bytes": moved["ld"],
+                "store_bytes": moved["st"], "loop": span != spans[0]}
+
+    found = [(span, measure(span)) for span in spans]
+    found = [(span, loop) for span, loop in found if loop["load_bytes"] + loop["store_bytes"] > 0]
+    # A loop around another one says nothing about its turns.
+    inner = [loop for span, loop in found
+             if not any(other != span and span[0] <= other[0] and other[1] <= span[1] for other, _ in found)]
+    return max(inner, key=lambda loop: loop["load_bytes"] + loop["store_bytes"], default=None)
 
 
 def faults(rows):
@@ -266,12 +304,14 @@ def collect(logs, ptxs, families=()):
     by_name = {names[entry]: value for entry, value in entries.items()}
     missing = []
     for name, entry in sorted(by_name.items()):
+        entry["vector_loop"] = vector_loop(entry["body"])
         missing += [f"{name}: no {what} in its PTX" for what in missing_instructions(name, entry["body"])]
     for row in rows:
         row["name"] = names[row.pop("entry")]
         entry = by_name.get(row["name"])
         row["threads"] = entry["threads"] if entry else None
         row["blocks"] = entry["blocks"] if entry else None
+        row["vector_loop"] = entry["vector_loop"] if entry else None
     rows.sort(key=lambda row: (natural(row["name"]), row["arch"]))
     there = {family(row["name"]) for row in rows}
     lost = [f"{source} has no kernel {name}" for source, name in families if name not in there]
@@ -297,9 +337,10 @@ def span(values):
 def summary_table(figures):
     """One line for each family: least to most over types."""
     archs = sorted({row["arch"] for row in figures["kernels"]})
-    lines = [f"nvcc {figures['nvcc']}; registers of a thread, least to most over the family's kernels. No kernel spills or has",
-             "a stack frame. Shared memory is what the kernel declares; tiles that are sized at launch come on top.", "",
-             "| kernel | kernels | threads in a block | shared bytes | " + " | ".join(f"sm_{arch}" for arch in archs) + " |",
+    titles = " | ".join(f"sm_{arch}" for arch in archs)
+    lines = [f"nvcc {figures['nvcc']}; registers of a thread, least to most over the family's kernels. No kernel spills",
+             "or has a stack frame. Shared memory is what a kernel declares; what a launch asks for comes on top.", "",
+             f"| kernel | kernels | threads in a block | shared bytes | {titles} |",
              "|---" * (4 + len(archs)) + "|"]
     by = {}
     for row in figures["kernels"]:
@@ -318,11 +359,13 @@ def full_list(figures):
     for row in figures["kernels"]:
         by.setdefault(family(row["name"]), {}).setdefault(row["name"], {})[row["arch"]] = row
     lines = ["# Registers of every CUDA kernel", "",
-             "Written by `tests/cuda/check_ptxas.py --table`; [cuda.md](cuda.md) has the summary. Each cell: registers of a",
-             f"thread, as ptxas of nvcc {figures['nvcc']} reports them.", ""]
+             "Written by `tests/cuda/check_ptxas.py --table`; [cuda.md](cuda.md) has the summary. Each cell: registers",
+             f"of a thread, as ptxas of nvcc {figures['nvcc']} reports them.", ""]
+    titles = " | ".join(f"sm_{arch}" for arch in archs)
     for name, kernels in sorted(by.items()):
-        lines += ["<details>", f"<summary>{name}: {len(kernels)} {'kernel' if len(kernels) == 1 else 'kernels'}</summary>", "",
-                  "| kernel | threads | " + " | ".join(f"sm_{arch}" for arch in archs) + " |", "|---" * (2 + len(archs)) + "|"]
+        count = f"{len(kernels)} {'kernel' if len(kernels) == 1 else 'kernels'}"
+        lines += ["<details>", f"<summary>{name}: {count}</summary>", "", f"| kernel | threads | {titles} |",
+                  "|---" * (2 + len(archs)) + "|"]
         for kernel, rows in sorted(kernels.items(), key=lambda item: natural(item[0])):
             cells = [str(rows[arch]["registers"]) if arch in rows else "" for arch in archs]
             threads = next(iter(rows.values()))["threads"]
@@ -370,7 +413,7 @@ def documents(figures, docs, check):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paths", nargs="*", type=pathlib.Path, help="a build folder, .cu files, saved .log or .ptx files")
+    parser.add_argument("paths", nargs="*", type=pathlib.Path, help="a build folder, .cu files, saved .log and .ptx")
     parser.add_argument("--nvcc", default=shutil.which("nvcc"))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=pathlib.Path, help="all figures; BUILD_FOLDER/ptxas.json unless told")

@@ -9,8 +9,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import check_ptxas as c  # noqa: E402
 
 ELEMENTWISE = "_ZN5kvant4cuda18elementwise_kernelILNS_12QuantizeKindE0EfaEEvPKvPvi"
-TILE = "_ZN5kvant4cuda36_GLOBAL__N__fb8dd7b8_4_a_cu_5560034311tile_kernelILi128ENS_4HalfEEEvPKvPvi"
-SMALL = "_ZN5kvant4cuda12small_kernelIdEEvPKvPvi"
+TILE = "_ZN5kvant4cuda36_GLOBAL__N__fb8dd7b8_4_a_cu_5560034318linear_tile_kernelILi128ENS_4HalfEEEvPKvPvi"
+SMALL = "_ZN5kvant4cuda19linear_small_kernelIdEEvPKvPvi"
 
 LOG = f"""ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function '{ELEMENTWISE}' for 'sm_80'
@@ -56,7 +56,7 @@ TILE_PTX = f"""
 {{
 	cp.async.cg.shared.global [%r7], [%rd1], 16, %r2;
 	ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%r3, %r4, %r5, %r6}}, [%r7];
-	mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {{%r8, %r9, %r10, %r11}}, {{%r3, %r4, %r5, %r6}}, {{%r3, %r4}}, {{%r8, %r9, %r10, %r11}};
+	mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {{%r8, %r9, %r10, %r11}}, {{%r3, %r4, %r5, %r6}}, {{%r3, %r4}}, …;
 	ret;
 }}
 """
@@ -83,8 +83,8 @@ class Ptxas(unittest.TestCase):
 
     def test_spill_and_stack_are_named(self):
         _, wrong = c.collect([LOG, SPILL], [])
-        self.assertEqual(wrong, ["tile<128, f16> for sm_120 spills: 16 bytes stored, 20 bytes loaded",
-                                 "tile<128, f16> for sm_120 has a stack frame of 24 bytes"])
+        self.assertEqual(wrong, ["linear_tile<128, f16> for sm_120 spills: 16 bytes stored, 20 bytes loaded",
+                                 "linear_tile<128, f16> for sm_120 has a stack frame of 24 bytes"])
 
     def test_a_function_that_was_not_inlined_counts_for_its_entry(self):
         log = LOG.replace("ptxas info    : Used 40", "ptxas info    : Function properties for slow_path\n"
@@ -116,16 +116,17 @@ class Ptx(unittest.TestCase):
 
     def test_missing_mma(self):
         # The same shape for u8 is another instruction.
-        for other in ("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32", "mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32"):
-            ptx = TILE_PTX.replace("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", other)
-            self.assertEqual(self.wrong(ptx), ["tile<128, f16>: no mma.sync m16n8k32 of s8 in its PTX"])
+        for other in ("m16n8k32.row.col.s32.u8.u8", "m16n8k16.row.col.s32.s8.s8"):
+            ptx = TILE_PTX.replace("m16n8k32.row.col.s32.s8.s8", other)
+            self.assertEqual(self.wrong(ptx), ["linear_tile<128, f16>: no mma.sync m16n8k32 of s8 in its PTX"])
 
     def test_missing_copies(self):
         self.assertEqual(self.wrong(TILE_PTX.replace("cp.async.cg", "ld.cg").replace("ldmatrix", "ld")),
-                         ["tile<128, f16>: no cp.async in its PTX", "tile<128, f16>: no ldmatrix in its PTX"])
+                         ["linear_tile<128, f16>: no cp.async in its PTX",
+                          "linear_tile<128, f16>: no ldmatrix in its PTX"])
 
     def test_missing_dp4a(self):
-        self.assertEqual(self.wrong(SMALL_PTX.replace("dp4a", "mad")), ["small<f64>: no dp4a in its PTX"])
+        self.assertEqual(self.wrong(SMALL_PTX.replace("dp4a", "mad")), ["linear_small<f64>: no dp4a in its PTX"])
 
     def test_an_instruction_of_another_entry_does_not_count(self):
         ptx = ELEMENTWISE_PTX.replace("ld.global.nc.v4.f32", "ld.global.f32") + SMALL_PTX
@@ -137,19 +138,41 @@ class Ptx(unittest.TestCase):
                                ("st.global.v4.u8", ("st", 32)), ("ld.shared.v4.u32", None), ("ld.v4.u32", None)):
             self.assertEqual(c.vector_bits(text), expected, text)
 
+    def test_vector_loop(self):
+        body = """
+	mov.u32 	%r1, %tid.x;
+$L__BB0_1:
+	ld.global.v4.u32 	{%r2, %r3, %r4, %r5}, [%rd1];
+	ld.global.v4.u32 	{%r6, %r7, %r8, %r9}, [%rd1+16];
+	div.rn.f32 	%f1, %f2, %f3;
+	st.global.v4.u32 	[%rd2], {%r2, %r3, %r4, %r5};
+	@%p1 bra 	$L__BB0_1;
+$L__BB0_2:
+	ld.global.u8 	%rs1, [%rd3];
+	@%p2 bra 	$L__BB0_2;
+	ret;
+"""
+        self.assertEqual(c.vector_loop(body), {"instructions": 14, "load_bytes": 32, "store_bytes": 16, "loop": True})
+        self.assertIsNone(c.vector_loop(body.replace(".v4.u32", ".u32")))
+        straight = c.vector_loop(body.replace("@%p1 bra", "@%p1 bra.nowhere").replace("$L__BB0_1;", "$L__BB0_2;"))
+        self.assertEqual((straight["load_bytes"], straight["loop"]), (32, False))
+
     def test_a_family_that_vanished(self):
-        _, wrong = c.collect([LOG], [ELEMENTWISE_PTX], [("elementwise.cu", "elementwise"), ("linear.cu", "tile")])
-        self.assertEqual(wrong, ["linear.cu has no kernel tile"])
+        families = [("elementwise.cu", "elementwise"), ("linear.cu", "linear_tile")]
+        _, wrong = c.collect([LOG], [ELEMENTWISE_PTX], families)
+        self.assertEqual(wrong, ["linear.cu has no kernel linear_tile"])
 
 
 class Names(unittest.TestCase):
     def test_shorten(self):
         enums = {"Op": ["quantize", "dequantize"]}
         for long, short in (
-                ("void kvant::cuda::elementwise_kernel<(kvant::cuda::Op)1, kvant::BFloat16, kvant::Int4, false>(void const*, int)",
+                ("void kvant::cuda::elementwise_kernel<(kvant::cuda::Op)1, kvant::BFloat16, kvant::Int4, false>(void*)",
                  "elementwise<dequantize, bf16, s4, false>"),
-                ("void kvant::cuda::(anonymous namespace)::tile_kernel<128, unsigned char>(kvant::cuda::Args)", "tile<128, u8>"),
-                ("void kvant::cuda::small_kernel<kvant::cuda::Shape<4, 8>, kvant::UInt4>(int)", "small<Shape<4, 8>, u4>"),
+                ("void kvant::cuda::(anonymous namespace)::linear_tile<128, unsigned char>(kvant::cuda::Args)",
+                 "linear_tile<128, u8>"),
+                ("void kvant::cuda::small_kernel<kvant::cuda::Shape<4, kvant::Wide<8> >, kvant::UInt4>(int)",
+                 "small<Shape<4, Wide<8>>, u4>"),
                 ("void kvant::cuda::elementwise_kernel<(kvant::cuda::(anonymous namespace)::Op)0, float>(int)",
                  "elementwise<quantize, f32>"),
                 ("finish_ranges_kernel(int)", "finish_ranges")):
@@ -170,7 +193,8 @@ class Documents(unittest.TestCase):
             text = (docs / "cuda.md").read_text()
             self.assertIn("| elementwise | 1 | 256 | 0–2048 | 32 | 40 |", text)
             self.assertTrue(text.startswith("before\n") and text.endswith("\nafter\n"))
-            self.assertIn("| `elementwise<quantize, f32, s8>` | 256 | 32 | 40 |", (docs / "cuda_kernels.md").read_text())
+            every = (docs / "cuda_kernels.md").read_text()
+            self.assertIn("| `elementwise<quantize, f32, s8>` | 256 | 32 | 40 |", every)
             self.assertEqual(c.documents(figures, docs, check=True), [])
             rows[0]["registers"] = 33
             self.assertEqual(c.documents(figures, docs, check=True), ["cuda.md", "cuda_kernels.md"])
