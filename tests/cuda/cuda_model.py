@@ -17,17 +17,18 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from check_ptxas import ROOT, between, write_or_check  # noqa: E402
 
-# NVIDIA's data sheets and its table of compute capabilities. `arch` is whose registers count. `latency` of memory under
-# load in nanoseconds and `l2` in bytes a second are no published figures but what microbenchmarks report, rounded.
+# NVIDIA's data sheets and its table of compute capabilities. `arch` is whose registers count, `ops` are operations of
+# one multiprocessor in a clock. `latency` of memory under load in seconds and `l2` in bytes a second are not published:
+# they are assumptions of the size that microbenchmarks report.
 # `mma` is the share of the dense int8 peak that mma.sync can reach at all: on Hopper and Blackwell the full rate needs
-# wgmma or tcgen05. For B200 nobody has published it; Hopper's share stands in.
+# wgmma or tcgen05. 0.62 is what is reported of Hopper; for B200 it is a guess.
 DEVICES = [
-    {"name": "A100 80GB SXM", "arch": 80, "sms": 108, "bandwidth": 2039e9, "int8": 624e12, "ops": 4096, "shared": 164 * 1024,
-     "latency": 600e-9, "l2": 5.0e12, "mma": 1.0},
-    {"name": "H100 SXM", "arch": 90, "sms": 132, "bandwidth": 3350e9, "int8": 1979e12, "ops": 8192, "shared": 228 * 1024,
-     "latency": 700e-9, "l2": 6.5e12, "mma": 0.62},
-    {"name": "B200", "arch": 120, "sms": 148, "bandwidth": 8000e9, "int8": 4500e12, "ops": 16384, "shared": 228 * 1024,
-     "latency": 800e-9, "l2": 12.0e12, "mma": 0.62},
+    {"name": "A100 80GB SXM", "arch": 80, "sms": 108, "bandwidth": 2039e9, "int8": 624e12, "ops": 4096,
+     "shared": 164 * 1024, "latency": 600e-9, "l2": 5.0e12, "mma": 1.0},
+    {"name": "H100 SXM", "arch": 90, "sms": 132, "bandwidth": 3350e9, "int8": 1979e12, "ops": 8192,
+     "shared": 228 * 1024, "latency": 700e-9, "l2": 6.5e12, "mma": 0.62},
+    {"name": "B200", "arch": 120, "sms": 148, "bandwidth": 8000e9, "int8": 4500e12, "ops": 16384,
+     "shared": 228 * 1024, "latency": 800e-9, "l2": 12.0e12, "mma": 0.62},
 ]
 REGISTERS, MOST_WARPS, MOST_BLOCKS, RESERVED_SHARED = 65536, 64, 32, 1024
 
@@ -163,10 +164,10 @@ def linear(device, kernels, shape, m, n, k, out=2):
 
 def tables(figures):
     kernels = figures["kernels"]
-    lines = ["**A model, not a measurement; nothing here was timed on hardware.** The inputs are registers from ptxas and",
-             f"instructions from the PTX (nvcc {figures['nvcc']}), and NVIDIA's data sheets. `tests/cuda/cuda_model.py` computes",
-             "it and names every assumption.", "",
-             "| device | multiprocessors | clock of the peak | memory | dense int8 | mma.sync can reach | registers from |",
+    lines = ["**A model, not a measurement; nothing here was timed on hardware.** Its inputs are registers from ptxas,",
+             f"instructions from the PTX (nvcc {figures['nvcc']}) and NVIDIA's data sheets. It is computed by",
+             "`tests/cuda/cuda_model.py`.", "",
+             "| device | multiprocessors | clock of the peak | memory | dense int8 | by mma.sync | registers of |",
              "|---|---|---|---|---|---|---|"]
     for d in DEVICES:
         lines.append(f"| {d['name']} | {d['sms']} | {clock(d) / 1e9:.2f} GHz | {d['bandwidth'] / 1e9:.0f} GB/s | "
@@ -179,14 +180,13 @@ def tables(figures):
             if kernel is None or kernel["vector_loop"] is None:
                 break
             s = stream(d, kernel, read, written)
-            cells.append(f"{s['warps']} | {s['flight']:.1f} | {s['share']:.2f} ({s['limit']}), {s['seconds'] * 1e6:.0f} µs")
+            cells.append(f"{s['warps']} | {s['flight']:.1f} | {s['share']:.2f} ({s['limit']}), "
+                         f"{s['seconds'] * 1e6:.0f} µs")
         else:
-            loop = kernel["vector_loop"]
-            each = loop["instructions"] / (loop["load_bytes"] / read if loop["load_bytes"] else loop["store_bytes"] / written)
-            rows.append(f"| {title} | {read + written:g} | {each:.0f} | " + " | ".join(cells) + " |")
+            rows.append(f"| {title} | {read + written:g} | {s['instructions']:.0f} | " + " | ".join(cells) + " |")
     if rows:
-        lines += ["", "One pass over 4096 × 4096 elements, out of the caches. Instructions are those of the vector loop in the",
-                  "PTX, per element. For each device: warps on a multiprocessor (of 64); bytes on their way over those that",
+        lines += ["", "4096 × 4096 elements, out of the caches. Instructions are those of the vector loop in the PTX,",
+                  "per element. For each device: warps on a multiprocessor (of 64); bytes on their way over those that",
                   "Little's law asks for; the share of the bandwidth, what limits it, and the time.", "",
                   "| | bytes per element | instructions | " +
                   " | ".join(f"{d['name']}: warps | in flight | expected" for d in DEVICES) + " |",
@@ -205,9 +205,9 @@ def tables(figures):
             else:
                 rows.append(f"| {m} | {n} | {r['kernel']} | " + " | ".join(cells) + " |")
     if rows:
-        lines += ["", "Linear layers, s8 by s8 to f16, K = 4096. Roofline: operations per byte of this problem and where memory",
-                  "and mma.sync balance. Expected: time, speed, shares of the memory's bandwidth and of the full dense int8",
-                  "peak, and what limits it.", "",
+        lines += ["", "Linear layers, s8 by s8 to f16, K = 4096. Roofline: operations per byte of this problem, and of",
+                  "one where memory and mma.sync balance. Expected: time, speed, shares of the memory's bandwidth and",
+                  "of the full dense int8 peak, and what limits it.", "",
                   "| M | N | kernel | " + " | ".join(f"{d['name']}: roofline | expected" for d in DEVICES) + " |",
                   "|---" * (3 + 2 * len(DEVICES)) + "|"] + rows
     return lines
