@@ -136,11 +136,14 @@ struct LinearTile {
   static constexpr int kStages = 3;
   static constexpr unsigned kStageBytes = static_cast<unsigned>((rows + columns) * kStep);
 
-  // Afterwards the same memory holds Σ a of the tile's rows, Σ w of its columns, and a slice of 16 rows for each warp.
-  // The pitch of a slice leaves no bank conflicts to mma_s8's pairs.
+  // Afterwards the same memory holds Σ a of the tile's rows, Σ w of its columns and their parameters, and a slice of 16
+  // rows for each warp. The pitch of a slice leaves no bank conflicts to mma_s8's pairs.
   static constexpr unsigned kRowSums = 0;
   static constexpr unsigned kColumnSums = kRowSums + rows * sizeof(Sum);
-  static constexpr unsigned kSlices = kColumnSums + columns * sizeof(Sum);
+  static constexpr unsigned kColumnZeroPoints = kColumnSums + columns * sizeof(Sum);
+  static constexpr unsigned kColumnScales = kColumnZeroPoints + columns * sizeof(std::int32_t);
+  static constexpr unsigned kColumnBias = kColumnScales + columns * sizeof(double);
+  static constexpr unsigned kSlices = kColumnBias + columns * sizeof(double);
   static constexpr unsigned kSlicePitch = (kWarpColumns + 32 / sizeof(Sum)) * sizeof(Sum);
   static constexpr unsigned kSliceBytes = 16 * kSlicePitch;
 
@@ -242,9 +245,13 @@ struct TileSums {
 
     KVANT_DEVICE void clear() {
       KVANT_UNROLL
-      for (int i = 0; i < Tile::kRowTiles; ++i) KVANT_UNROLL
-      for (int j = 0; j < Tile::kColumnTiles; ++j) KVANT_UNROLL
-      for (int c = 0; c < 4; ++c) products[i][j][c] = 0;
+      for (int i = 0; i < Tile::kRowTiles; ++i) {
+        KVANT_UNROLL
+        for (int j = 0; j < Tile::kColumnTiles; ++j) {
+          KVANT_UNROLL
+          for (int c = 0; c < 4; ++c) products[i][j][c] = 0;
+        }
+      }
       rows[0] = rows[1] = 0;
       KVANT_UNROLL
       for (int j = 0; j < kOwnColumnTiles; ++j) columns[j] = 0;
@@ -252,9 +259,13 @@ struct TileSums {
     template <class Other>
     KVANT_DEVICE void add(const Other& other) {
       KVANT_UNROLL
-      for (int i = 0; i < Tile::kRowTiles; ++i) KVANT_UNROLL
-      for (int j = 0; j < Tile::kColumnTiles; ++j) KVANT_UNROLL
-      for (int c = 0; c < 4; ++c) products[i][j][c] += other.products[i][j][c];
+      for (int i = 0; i < Tile::kRowTiles; ++i) {
+        KVANT_UNROLL
+        for (int j = 0; j < Tile::kColumnTiles; ++j) {
+          KVANT_UNROLL
+          for (int c = 0; c < 4; ++c) products[i][j][c] += other.products[i][j][c];
+        }
+      }
       rows[0] += other.rows[0];
       rows[1] += other.rows[1];
       KVANT_UNROLL
@@ -317,6 +328,23 @@ KVANT_DEVICE void multiply_stage(const LinearLaunch& launch, const TileThread<Ti
   }
 }
 
+// The parameters of the tile's columns to shared memory; there are too many to keep in registers besides the sums.
+template <class Out, class Tile>
+KVANT_DEVICE void share_columns(const LinearLaunch& launch, const TilePlace& place) {
+  using C = compute_t<Out>;
+  constexpr unsigned kBytes = sizeof(C);
+  static_assert(Tile::kColumns <= kTileThreads);
+  const LinearEpilogue<Out> epilogue{launch.job};
+  const unsigned own = device::linear_thread();
+  const std::int64_t column = place.column + own;
+  if (own >= Tile::kColumns) return;
+  const bool exists = column < launch.job.columns;
+  device::shared_store(Tile::kColumnScales + own * kBytes, exists ? epilogue.weight_scale(column) : C(0));
+  device::shared_store(Tile::kColumnBias + own * kBytes, exists ? epilogue.bias(column) : C(0));
+  if (launch.needs_row_sums)
+    device::shared_store(Tile::kColumnZeroPoints + own * 4, exists ? epilogue.weight_zero_point(column) : 0);
+}
+
 // Σ a and Σ w of the tile to shared memory, without the bytes that fill up the last step.
 template <class Tile, class Sums>
 KVANT_DEVICE void share_code_sums(const LinearLaunch& launch, const TileThread<Tile>& at, std::int32_t padding,
@@ -374,19 +402,6 @@ KVANT_DEVICE void write_tile(const LinearLaunch& launch, const TileThread<Tile>&
   const unsigned tile_column = at.first_column + at.lane % kLanesInRow * kCount;
   const std::int64_t column = place.column + tile_column;
   const std::int64_t columns_left = job.columns - column;
-  C weight_scale[kCount], bias[kCount];
-  std::int32_t weight_zero_point[kCount];
-  Sum column_sum[kCount];
-  KVANT_UNROLL
-  for (unsigned n = 0; n < kCount; ++n) {
-    const bool exists = n < columns_left;
-    weight_scale[n] = exists ? epilogue.weight_scale(column + n) : C(0);
-    bias[n] = exists ? epilogue.bias(column + n) : C(0);
-    weight_zero_point[n] = exists && launch.needs_row_sums ? epilogue.weight_zero_point(column + n) : 0;
-    column_sum[n] =
-        launch.needs_column_sums ? device::shared_load<Sum>(Tile::kColumnSums + (tile_column + n) * kSumBytes) : 0;
-  }
-
   const unsigned slice = Tile::kSlices + at.warp * Tile::kSliceBytes;
   const unsigned write_to = slice + at.lane / 4 * Tile::kSlicePitch + at.lane % 4 * 2 * kSumBytes;
   const unsigned read_row = at.lane / kLanesInRow;
@@ -402,7 +417,6 @@ KVANT_DEVICE void write_tile(const LinearLaunch& launch, const TileThread<Tile>&
       device::shared_store(to + 8 * Tile::kSlicePitch, Packed<Sum, 2>{{c[2], c[3]}});
     }
     device::sync_warp();
-    KVANT_UNROLL
     for (unsigned r = 0; r < 16; r += kRowsAtOnce) {
       const unsigned tile_row = at.first_row + i * 16 + r + read_row;
       const std::int64_t row = place.row + tile_row;
@@ -418,9 +432,19 @@ KVANT_DEVICE void write_tile(const LinearLaunch& launch, const TileThread<Tile>&
         const Sum row_sum =
             launch.needs_row_sums ? device::shared_load<Sum>(Tile::kRowSums + tile_row * kSumBytes) : Sum(0);
         KVANT_UNROLL
-        for (unsigned n = 0; n < kCount; ++n)
-          sum[n] = device::to_real<C>(epilogue.corrected(products[n / 2].v[n % 2] - extra, row_sum, column_sum[n],
-                                                         zero_point, weight_zero_point[n]));
+        for (unsigned p = 0; p < kPairs; ++p) {
+          const unsigned pair = tile_column + 2 * p;
+          Packed<Sum, 2> column_sums = {};
+          Packed<std::int32_t, 2> zero_points = {};
+          if (launch.needs_column_sums)
+            column_sums = device::shared_load<Packed<Sum, 2>>(Tile::kColumnSums + pair * kSumBytes);
+          if (launch.needs_row_sums)
+            zero_points = device::shared_load<Packed<std::int32_t, 2>>(Tile::kColumnZeroPoints + pair * 4);
+          KVANT_UNROLL
+          for (unsigned n = 0; n < 2; ++n)
+            sum[2 * p + n] = device::to_real<C>(
+                epilogue.corrected(products[p].v[n] - extra, row_sum, column_sums.v[n], zero_point, zero_points.v[n]));
+        }
       } else {
         KVANT_UNROLL
         for (unsigned n = 0; n < kCount; ++n) {
@@ -430,7 +454,14 @@ KVANT_DEVICE void write_tile(const LinearLaunch& launch, const TileThread<Tile>&
       }
       Packed<Out, static_cast<int>(kCount)> out;
       KVANT_UNROLL
-      for (unsigned n = 0; n < kCount; ++n) out.v[n] = epilogue.output(sum[n], act_scale, weight_scale[n], bias[n]);
+      for (unsigned p = 0; p < kPairs; ++p) {
+        const unsigned pair = (tile_column + 2 * p) * unsigned{sizeof(C)};
+        const auto weight_scale = device::shared_load<Packed<C, 2>>(Tile::kColumnScales + pair);
+        const auto bias = device::shared_load<Packed<C, 2>>(Tile::kColumnBias + pair);
+        KVANT_UNROLL
+        for (unsigned n = 0; n < 2; ++n)
+          out.v[2 * p + n] = epilogue.output(sum[2 * p + n], act_scale, weight_scale.v[n], bias.v[n]);
+      }
       std::byte* to = job.out + row * job.out_stride + column * kOutBytes;
       if (launch.out_is_aligned && columns_left >= kCount) {
         device::store(to, out);
@@ -491,6 +522,7 @@ KVANT_KERNEL KVANT_BLOCK(kTileThreads, 2) void linear_tile(LinearLaunch launch) 
       }
     }
     device::sync_block();  // shared memory changes hands
+    share_columns<Out, Tile>(launch, place);
     if constexpr (Tile::kDeep) {
       long_sums.add(sums);
       share_code_sums<Tile>(launch, at, padding, long_sums);
@@ -514,41 +546,38 @@ inline constexpr int kSmallColumns = 4;  // of a warp
 // Small blocks spread evenly over the multiprocessors.
 inline constexpr unsigned kSmallThreads = 64;
 
-// The sums over all lanes of `count` values in each, spread over the lanes: lane l gets numbers l * count / 32 and, if
-// count is 64, the one behind. Lanes exchange halves of what they have until there is one left, `mask` telling who is
-// the other; from then on they add up copies.
-template <int count, class T>
-KVANT_DEVICE void spread_sums(T (&values)[count], unsigned lane, T (&result)[count == 64 ? 2 : 1]) {
-  T v[count];
+template <class T, int count>
+struct Values {
+  T v[count] = {};
+};
+
+// The sums over all lanes of `count` values in each, spread over the lanes: lane l gets number l * count / 32 and, if
+// count is 64, the one behind. Lanes exchange halves of what they have, `mask` telling with whom, until there is one
+// left; from then on they add up copies.
+template <class Sum, unsigned mask = kWarpLanes / 2, class T, int count>
+KVANT_DEVICE auto spread_sums(const Values<T, count>& values, unsigned lane) {
+  constexpr int kLeft = count > 1 ? count / 2 : 1;
+  const bool upper = (lane & mask) != 0;
+  Values<Sum, kLeft> sums;
   KVANT_UNROLL
-  for (int i = 0; i < count; ++i) v[i] = values[i];
-  KVANT_UNROLL
-  for (int step = 0; step < 5; ++step) {
-    const unsigned mask = 16u >> step;
-    const int left = count >> step;
-    if (left <= 1) {
-      v[0] += device::shuffle_xor(v[0], mask);
-      continue;
-    }
-    const bool upper = (lane & mask) != 0;
-    KVANT_UNROLL
-    for (int i = 0; i < count / 2; ++i) {
-      if (i >= left / 2) continue;
-      const T kept = upper ? v[i + left / 2] : v[i];
-      const T given = upper ? v[i] : v[i + left / 2];
-      v[i] = kept + device::shuffle_xor(given, mask);
-    }
+  for (int i = 0; i < kLeft; ++i) {
+    const T first = values.v[i], second = values.v[count - kLeft + i];
+    const T kept = upper ? second : first, given = upper ? first : second;
+    sums.v[i] = Sum{kept} + Sum{device::shuffle_xor(given, mask)};
   }
-  KVANT_UNROLL
-  for (int i = 0; i < (count == 64 ? 2 : 1); ++i) result[i] = v[i];
+  if constexpr (mask > 1) {
+    return spread_sums<Sum, mask / 2>(sums, lane);
+  } else {
+    return sums;
+  }
 }
 
 // A lane's sums.
 template <int rows>
 struct SmallSums {
-  std::int32_t products[rows * kSmallColumns] = {};
-  std::int32_t row[rows] = {};
-  std::int32_t column[kSmallColumns] = {};
+  Values<std::int32_t, rows * kSmallColumns> products;
+  Values<std::int32_t, rows> row;
+  Values<std::int32_t, kSmallColumns> column;
 };
 
 // One warp's operands: rows [0, rows) of the activation and kSmallColumns of the weight, of which those beyond the last
@@ -571,8 +600,10 @@ class SmallOperands {
     const detail::DeviceLinearJob& job = launch_.job;
     device::Words4 w[chunks][kSmallColumns];
     KVANT_UNROLL
-    for (int c = 0; c < chunks; ++c) KVANT_UNROLL
-    for (int n = 0; n < kSmallColumns; ++n) w[c][n] = device::load<device::Words4>(weight_[n] + k + c * kLaneStride);
+    for (int c = 0; c < chunks; ++c) {
+      KVANT_UNROLL
+      for (int n = 0; n < kSmallColumns; ++n) w[c][n] = device::load<device::Words4>(weight_[n] + k + c * kLaneStride);
+    }
     KVANT_UNROLL
     for (int c = 0; c < chunks; ++c) {
       if (job.weight_is_unsigned) {
@@ -581,18 +612,18 @@ class SmallOperands {
       }
       if (launch_.needs_column_sums) {
         KVANT_UNROLL
-        for (int n = 0; n < kSmallColumns; ++n) sums.column[n] = dot16(w[c][n], sums.column[n]);
+        for (int n = 0; n < kSmallColumns; ++n) sums.column.v[n] = dot16(w[c][n], sums.column.v[n]);
       }
+      const std::byte* from = job.activation + k + c * kLaneStride;
       KVANT_UNROLL
-      for (int m = 0; m < rows; ++m) {
+      for (int m = 0; m < rows; ++m, from += job.activation_stride) {
         if (m >= job.rows) continue;
-        device::Words4 a =
-            device::load<device::Words4>(job.activation + m * job.activation_stride + k + c * kLaneStride);
+        device::Words4 a = device::load<device::Words4>(from);
         if (job.activation_is_unsigned) a = flipped(a);
-        if (launch_.needs_row_sums) sums.row[m] = dot16(a, sums.row[m]);
+        if (launch_.needs_row_sums) sums.row.v[m] = dot16(a, sums.row.v[m]);
         KVANT_UNROLL
         for (int n = 0; n < kSmallColumns; ++n) {
-          std::int32_t& sum = sums.products[m * kSmallColumns + n];
+          std::int32_t& sum = sums.products.v[m * kSmallColumns + n];
           KVANT_UNROLL
           for (int i = 0; i < 4; ++i) sum = device::dot4(a.w[i], w[c][n].w[i], sum);
         }
@@ -609,16 +640,17 @@ class SmallOperands {
     KVANT_UNROLL
     for (int n = 0; n < kSmallColumns; ++n) {
       w[n] = gather4(weight_[n] + k, left, flip_w) ^ flip_w;
-      sums.column[n] = device::dot4(w[n], kOnes, sums.column[n]);
+      sums.column.v[n] = device::dot4(w[n], kOnes, sums.column.v[n]);
     }
+    const std::byte* from = job.activation + k;
     KVANT_UNROLL
-    for (int m = 0; m < rows; ++m) {
+    for (int m = 0; m < rows; ++m, from += job.activation_stride) {
       if (m >= job.rows) continue;
-      const std::uint32_t a = gather4(job.activation + m * job.activation_stride + k, left, flip_a) ^ flip_a;
-      sums.row[m] = device::dot4(a, kOnes, sums.row[m]);
+      const std::uint32_t a = gather4(from, left, flip_a) ^ flip_a;
+      sums.row.v[m] = device::dot4(a, kOnes, sums.row.v[m]);
       KVANT_UNROLL
       for (int n = 0; n < kSmallColumns; ++n) {
-        std::int32_t& sum = sums.products[m * kSmallColumns + n];
+        std::int32_t& sum = sums.products.v[m * kSmallColumns + n];
         sum = device::dot4(a, w[n], sum);
       }
     }
@@ -669,16 +701,16 @@ KVANT_KERNEL KVANT_BLOCK(kSmallThreads, 8) void linear_small(LinearLaunch launch
       if (k < whole) operands.template add_chunks<1>(k, sums);
     for (k = whole + static_cast<std::int32_t>(lane * 4); k < depth; k += 4 * kWarpLanes) operands.add_word(k, sums);
 
-    std::int64_t lane_products[kValues], products[kOutputs];
-    KVANT_UNROLL
-    for (int i = 0; i < kValues; ++i) lane_products[i] = sums.products[i];
-    spread_sums<kValues>(lane_products, lane, products);
-    std::int32_t row_sum[1] = {0};
-    if (launch.needs_row_sums) spread_sums<rows>(sums.row, lane, row_sum);
+    const Values<std::int64_t, kOutputs> products = spread_sums<std::int64_t>(sums.products, lane);
+    Values<std::int32_t, 1> row_sum;
+    if (launch.needs_row_sums) row_sum = spread_sums<std::int32_t>(sums.row, lane);
     if (launch.needs_column_sums) {
       KVANT_UNROLL
-      for (int n = 0; n < kSmallColumns; ++n) KVANT_UNROLL
-      for (unsigned mask = 16; mask != 0; mask /= 2) sums.column[n] += device::shuffle_xor(sums.column[n], mask);
+      for (int n = 0; n < kSmallColumns; ++n) {
+        KVANT_UNROLL
+        for (unsigned mask = kWarpLanes / 2; mask != 0; mask /= 2)
+          sums.column.v[n] += device::shuffle_xor(sums.column.v[n], mask);
+      }
     }
 
     const std::int64_t row = lane * kOutputs / kCopies / kSmallColumns;
@@ -690,12 +722,12 @@ KVANT_KERNEL KVANT_BLOCK(kSmallThreads, 8) void linear_small(LinearLaunch launch
       const unsigned own = (lane * kOutputs / kCopies + i) % kSmallColumns;
       const std::int64_t column = group * kSmallColumns + own;
       if (column >= job.columns) continue;
-      std::int32_t column_sum = sums.column[0];
+      std::int32_t column_sum = sums.column.v[0];
       KVANT_UNROLL
-      for (unsigned n = 1; n < kSmallColumns; ++n) column_sum = own == n ? sums.column[n] : column_sum;
+      for (unsigned n = 1; n < kSmallColumns; ++n) column_sum = own == n ? sums.column.v[n] : column_sum;
       const std::int32_t weight_zero_point = launch.needs_row_sums ? epilogue.weight_zero_point(column) : 0;
       const C sum = device::to_real<C>(
-          epilogue.corrected(products[i], row_sum[0], column_sum, act_zero_point, weight_zero_point));
+          epilogue.corrected(products.v[i], row_sum.v[0], column_sum, act_zero_point, weight_zero_point));
       device::store(job.out + row * job.out_stride + column * static_cast<std::int64_t>(sizeof(Out)),
                     epilogue.output(sum, act_scale, epilogue.weight_scale(column), epilogue.bias(column)));
     }

@@ -1,0 +1,21 @@
+// The runtime half of the CUDA backend (core/device_kernel.h) for the executor.
+#include <fmt/format.h>
+
+#include "core/device_kernel.h"
+#include "simt/machine.h"
+#include "simt/simt.h"
+
+namespace kvant::cuda {
+
+bool is_built() { return true; }
+
+Result<detail::DeviceStream> open_stream(CUstream_st* stream) {
+  return detail::DeviceStream{.handle = stream, .multiprocessors = 2, .max_blocks = simt::settings().max_blocks};
+}
+
+Status launch_status(std::string_view who, int error) {
+  if (error == 0) return {};
+  return Status(StatusCode::Internal, fmt::format("{}: {}", who, simt::error_text(error)));
+}
+
+}  // namespace kvant::cuda
