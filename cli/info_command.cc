@@ -60,11 +60,11 @@ std::vector<Family> families(ArchSku arch) {
 
 int run(const Options& options, const Request& /*request*/) {
   const Stream stream = Stream::cpu();
-  const auto requested = ops::requested_isa("info", stream, {});
+  const auto requested = ops::target_of("info", stream, {});
   // The one that select() takes: what was asked for, or the best that runs. Empty: what was asked for cannot be had.
   std::string_view chosen;
-  if (requested.ok() && requested->has_value()) {
-    chosen = name(**requested);
+  if (requested.ok() && requested->isa) {
+    chosen = name(*requested->isa);
   } else if (requested.ok()) {
     for (const ArchSku arch : cpu::compiled_isas())
       if (chosen.empty() && cpu::can_run(arch)) chosen = name(arch);

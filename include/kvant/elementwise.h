@@ -62,6 +62,7 @@ struct ElementwiseArgs {
 
 namespace detail {
 struct ElementwiseKernel;
+struct DeviceElementwiseKernel;
 
 // The buffers of one launch by reference, so that typed and run-time typed arguments share one path without
 // copying views. grad_output and input are null where the operator has none.
@@ -106,6 +107,7 @@ class KVANT_API ElementwisePlan {
   Status run(const Stream& stream, Workspace workspace, const detail::ElementwiseOperands& operands) const;
 
  private:
+  Status check_alignments(const detail::ElementwiseOperands& operands) const;
   ElementwisePlan() = default;
   static detail::ElementwiseOperands operands(const ElementwiseArgs& args) {
     return {&args.input, &args.grad_output, &args.output, &args.scale, &args.zero_point};
@@ -113,7 +115,8 @@ class KVANT_API ElementwisePlan {
 
   ElementwiseDescriptor descriptor_;
   Numerics numerics_ = Numerics::exact;
-  const detail::ElementwiseKernel* kernel_ = nullptr;
+  const detail::ElementwiseKernel* kernel_ = nullptr;               // of the CPU, or
+  const detail::DeviceElementwiseKernel* device_kernel_ = nullptr;  // of a GPU
   std::int64_t elements_ = 0;
   std::int64_t rows_ = 0;
   std::int64_t parameters_ = 0;

@@ -3,6 +3,12 @@
 //   Stream::cpu()          all cores the process may use
 //   Stream::cpu(4)         four threads, the calling one included
 //   Stream::cpu(executor)  the host program's own thread pool, through a parallel-for callback
+//   Stream::cuda(stream)   a cudaStream_t of the current device; null: the default one
+//
+// On a stream of CUDA, run() puts kernels on the stream and returns. Tensors and the workspace are device memory, at
+// addresses that are multiples of their element's size; parameters given as one number stay on the host. What plans
+// refuse, and every bit of what they compute, is the same. Without a device status() is DeviceUnavailable with CUDA's
+// own reason; in a build without CUDA it is Unsupported.
 //
 // A stream made with bad arguments is not usable: status() says why, and every select() and run() that is
 // given it returns that status. Small problems run on the calling thread whatever the stream.
@@ -16,7 +22,13 @@
 #include "kvant/sku.h"
 #include "kvant/status.h"
 
+struct CUstream_st;  // cudaStream_t is a pointer to it
+
 namespace kvant {
+
+namespace detail {
+struct DeviceStream;
+}
 
 // A piece of work in numbered parts. Parts may run at the same time and in any order.
 class Task {
@@ -43,14 +55,17 @@ class KVANT_API Stream {
   static Stream cpu();
   static Stream cpu(int threads);
   static Stream cpu(Executor executor);
+  static Stream cuda(CUstream_st* stream);
 
   BackendKind backend() const;
-  int threads() const;
+  int threads() const;  // 1 for a stream of CUDA
   const Status& status() const;
 
   // Runs the parts of `task` on this stream's threads and waits for them. Operators use it; so may callers. An
-  // exception that leaves the task becomes Internal.
+  // exception that leaves the task becomes Internal. Streams of the CPU only.
   Status parallel_for(std::int64_t parts, const Task& task) const;
+
+  const detail::DeviceStream& device() const;  // for the plans of CUDA
 
  private:
   class Impl;

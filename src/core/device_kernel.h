@@ -14,6 +14,7 @@
 #include "kvant/sku.h"
 #include "kvant/status.h"
 #include "semantics/dynamic_range.h"
+#include "semantics/inline.h"
 
 struct CUstream_st;
 
@@ -60,7 +61,7 @@ struct DeviceSegments {
   std::int64_t parameters = 0;
   std::int64_t line_chunks = 1;   // the lines of a segment are cut into so many, times
   std::int64_t piece_chunks = 1;  // the elements of a run into so many
-  std::int64_t chunks() const { return line_chunks * piece_chunks; }
+  KVANT_INLINE std::int64_t chunks() const { return line_chunks * piece_chunks; }
 };
 
 struct DeviceRangeJob {
@@ -91,6 +92,7 @@ struct DeviceDynamicRangeJob {
   std::byte* zero_point = nullptr;  // written; null: not wanted
   semantics::RangeRules rules = {};
   Numerics numerics = Numerics::exact;
+  const DeviceElementwiseKernel* quantize = nullptr;  // of the same kinds
 };
 
 // The activations of a linear layer: rows of `length`, each with a range of its own or all with one scale, divided by

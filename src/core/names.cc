@@ -84,6 +84,7 @@ std::string_view name(ArchSku arch) {
   switch (arch) {
     case ArchSku::scalar: return "scalar";
     case ArchSku::avx2: return "avx2";
+    case ArchSku::sm_80: return "sm_80";
   }
   return "unknown";
 }

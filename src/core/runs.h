@@ -19,16 +19,17 @@
 #include "kvant/elementwise.h"
 #include "kvant/granularity.h"
 #include "kvant/tensor.h"
+#include "semantics/inline.h"
 
 namespace kvant::core {
 
 using detail::Runs;
 
 // a / b, rounded up, for a >= 0 and b > 0.
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
+KVANT_INLINE constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
 
 // Inlined even without optimisation: kernels for several instruction sets call it.
-inline __attribute__((always_inline)) std::int64_t first_parameter(const Runs& runs, std::int64_t line) {
+KVANT_INLINE std::int64_t first_parameter(const Runs& runs, std::int64_t line) {
   if (line == 0) return 0;  // most problems have one line, and a division costs as much as a block of elements
   const std::int64_t rest = line / runs.inner_count;
   return rest / runs.middle_count * runs.outer_step + rest % runs.middle_count / runs.group * runs.middle_step +
@@ -36,7 +37,7 @@ inline __attribute__((always_inline)) std::int64_t first_parameter(const Runs& r
 }
 
 // How many lines from `line` on, itself included, use the same parameters.
-inline __attribute__((always_inline)) std::int64_t lines_sharing_parameters(const Runs& runs, std::int64_t line) {
+KVANT_INLINE std::int64_t lines_sharing_parameters(const Runs& runs, std::int64_t line) {
   const bool all = runs.outer_step == 0 && runs.middle_step == 0 && runs.inner_step == 0;
   if (all) return runs.lines - line;
   if (runs.group == 1 || runs.inner_count != 1) return 1;

@@ -40,6 +40,7 @@ bool can_run(ArchSku arch) {
   switch (arch) {
     case ArchSku::scalar: return true;
     case ArchSku::avx2: return has_avx2;
+    case ArchSku::sm_80: return false;
   }
   return false;
 }

@@ -1,4 +1,4 @@
-// CPU streams: a oneTBB arena, or the host program's own thread pool.
+// Streams: a oneTBB arena, the host program's own thread pool, or a GPU's.
 #include "kvant/stream.h"
 
 #include <oneapi/tbb/global_control.h>
@@ -11,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/device_kernel.h"
 #include "core/refuse.h"
 
 namespace kvant {
@@ -18,6 +19,8 @@ namespace kvant {
 class Stream::Impl {
  public:
   Status status;
+  BackendKind backend = BackendKind::cpu;
+  detail::DeviceStream device;
   int threads = 1;
   // TBB makes only as many workers as there are cores unless told otherwise. Raised, never lowered: lowering would
   // bind the host program's own use of TBB too.
@@ -129,12 +132,26 @@ Stream Stream::cpu(Executor executor) {
   return Stream(impl);
 }
 
-BackendKind Stream::backend() const { return BackendKind::cpu; }
+Stream Stream::cuda(CUstream_st* stream) {
+  auto impl = std::make_shared<Impl>();
+  impl->backend = BackendKind::cuda;
+  const auto device = cuda::open_stream(stream);
+  if (device.ok())
+    impl->device = *device;
+  else
+    impl->status = device.status();
+  return Stream(impl);
+}
+
+BackendKind Stream::backend() const { return impl_->backend; }
+const detail::DeviceStream& Stream::device() const { return impl_->device; }
 int Stream::threads() const { return impl_->threads; }
 const Status& Stream::status() const { return impl_->status; }
 
 Status Stream::parallel_for(std::int64_t parts, const Task& task) const {
   if (!impl_->status.ok()) return impl_->status;
+  if (impl_->backend != BackendKind::cpu)
+    return core::unsupported("stream: parallel_for runs on streams of cpu, this is one of {}", name(impl_->backend));
   try {
     if (parts <= 1 || impl_->threads == 1) {
       for (std::int64_t part = 0; part < parts; ++part) task(part);

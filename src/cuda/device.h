@@ -35,7 +35,7 @@
 //   add_rn sub_rn mul_rn div_rn fma_rn round_even to_int_rn  rounded to nearest even; to_int_rn(NaN) is 0 for float
 //                                  and INT_MIN for double, and numbers beyond int saturate
 //   magnitude(a)                   |a|, on the bits
-//   default_nan<C>() bits_to_float float_to_bits bits_to_double
+//   default_nan<C>() bits_to_float float_to_bits bits_to_double double_to_bits
 //   to_real<C>(i)                  an int or long long, rounded to nearest even
 //   half_to_float float_to_half    on the bits of an IEEE half; rounded to nearest even
 //   launch(stream, shape, kernel, arguments…)    0, or an error for error_text()
@@ -192,6 +192,7 @@ KVANT_DEVICE double to_real<double>(int i) {
 KVANT_DEVICE float bits_to_float(std::uint32_t bits) { return __uint_as_float(bits); }
 KVANT_DEVICE std::uint32_t float_to_bits(float f) { return __float_as_uint(f); }
 KVANT_DEVICE double bits_to_double(std::uint64_t bits) { return __longlong_as_double(static_cast<long long>(bits)); }
+KVANT_DEVICE std::uint64_t double_to_bits(double d) { return static_cast<std::uint64_t>(__double_as_longlong(d)); }
 KVANT_DEVICE float half_to_float(std::uint16_t h) {
   float f;
   asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));

@@ -5,12 +5,15 @@
 #include <string>
 #include <utility>
 
+#include "core/device_kernel.h"
 #include "core/dynamic_range_kernel.h"
 #include "core/elementwise_kernel.h"
 #include "core/range_kernel.h"
 #include "core/refuse.h"
 #include "cpu/float_environment.h"
 #include "ops/code_range.h"
+#include "ops/device_operands.h"
+#include "ops/device_segments.h"
 #include "ops/elementwise_launch.h"
 #include "ops/partition.h"
 #include "ops/preference.h"
@@ -26,10 +29,16 @@ struct AnyDynamicRangeQuantizePlan::Impl {
   ElementKind output;
   Numerics numerics;
   semantics::RangeRules rules;
-  const detail::DynamicRangeKernel* kernel;
+  const detail::DynamicRangeKernel* kernel;  // of the CPU, or all three null
   const detail::RangeKernel* range_kernel;
   const detail::ElementwiseKernel* quantize_kernel;
+  const detail::DeviceDynamicRangeKernel* device_kernel;  // of a GPU, or both null
+  const detail::DeviceElementwiseKernel* device_quantize_kernel;
   ops::SegmentedTensor segments;
+  ops::DeviceSegmentedTensor device_segments;
+
+  Status check_alignments(const detail::DynamicRangeQuantizeOperands& o) const;
+  Status enqueue(const Stream& stream, Workspace workspace, const detail::DynamicRangeQuantizeOperands& o) const;
 };
 
 namespace {
@@ -104,8 +113,8 @@ Result<AnyDynamicRangeQuantizePlan> AnyDynamicRangeQuantizePlan::select(const St
                                                                         const DynamicRangeQuantizeDescriptor& d,
                                                                         const PlanPreference& preference) {
   const auto who = [&] { return label(d); };
-  const auto isa = ops::requested_isa(who, stream, preference);
-  if (!isa.ok()) return isa.status();
+  const auto target = ops::target_of(who, stream, preference);
+  if (!target.ok()) return target.status();
   if (!d.input) return invalid_problem("{}: the descriptor does not name the input element", who());
   if (!d.output) return invalid_problem("{}: the descriptor does not name the output element", who());
   if (!is_float(*d.input))
@@ -124,12 +133,18 @@ Result<AnyDynamicRangeQuantizePlan> AnyDynamicRangeQuantizePlan::select(const St
   if (!symmetric && range->min == range->max)
     return invalid_problem("{}: asymmetric mode needs q_min below q_max, both are {}", who(), range->min);
 
-  const detail::DynamicRangeKernel* kernel = ops::find_dynamic_range_kernel(*d.input, *d.output, *isa);
-  const detail::RangeKernel* range_kernel = ops::find_range_kernel(*d.input, *isa);
+  const detail::DynamicRangeKernel* kernel = ops::find_dynamic_range_kernel(*d.input, *d.output, *target);
+  const detail::RangeKernel* range_kernel = ops::find_range_kernel(*d.input, *target);
   const detail::ElementwiseKernel* quantize_kernel =
-      ops::find_elementwise_kernel(QuantizeKind::quantize, *d.input, *d.output, *isa);
-  if (kernel == nullptr || range_kernel == nullptr || quantize_kernel == nullptr)
+      ops::find_elementwise_kernel(QuantizeKind::quantize, *d.input, *d.output, *target);
+  const detail::DeviceDynamicRangeKernel* device_kernel =
+      ops::find_device_dynamic_range_kernel(*d.input, *d.output, *target);
+  const detail::DeviceElementwiseKernel* device_quantize_kernel =
+      ops::find_device_elementwise_kernel(QuantizeKind::quantize, *d.input, *d.output, *target);
+  const bool on_cpu = kernel != nullptr && range_kernel != nullptr && quantize_kernel != nullptr;
+  if (!on_cpu && (device_kernel == nullptr || device_quantize_kernel == nullptr))
     return unsupported("{}: no kernel for {} to {}", who(), name(*d.input), name(*d.output));
+  const ops::SegmentedTensor segments = ops::segment_tensor(d.shape, d.scope, *parameters, *d.input, *d.output);
   return AnyDynamicRangeQuantizePlan(std::make_shared<const Impl>(
       Impl{d,
            *d.input,
@@ -139,14 +154,21 @@ Result<AnyDynamicRangeQuantizePlan> AnyDynamicRangeQuantizePlan::select(const St
            kernel,
            range_kernel,
            quantize_kernel,
-           ops::segment_tensor(d.shape, d.scope, *parameters, *d.input, *d.output)}));
+           device_kernel,
+           device_quantize_kernel,
+           segments,
+           ops::cut_for_device(segments)}));
 }
 
 std::size_t AnyDynamicRangeQuantizePlan::workspace_size() const {
-  return impl_->segments.workspace_bytes(static_cast<std::size_t>(row_bytes(scale_kind(impl_->input), 1)));
+  const auto compute_bytes = static_cast<std::size_t>(row_bytes(scale_kind(impl_->input), 1));
+  return impl_->kernel != nullptr ? impl_->segments.workspace_bytes(compute_bytes)
+                                  : impl_->device_segments.workspace_bytes(compute_bytes);
 }
 
-KernelSku AnyDynamicRangeQuantizePlan::sku() const { return impl_->kernel->sku; }
+KernelSku AnyDynamicRangeQuantizePlan::sku() const {
+  return impl_->kernel != nullptr ? impl_->kernel->sku : impl_->device_kernel->sku;
+}
 
 const DynamicRangeQuantizeDescriptor& AnyDynamicRangeQuantizePlan::descriptor() const { return impl_->descriptor; }
 
@@ -172,6 +194,9 @@ Status AnyDynamicRangeQuantizePlan::can_implement(const detail::DynamicRangeQuan
         !s.ok())
       return s;
 
+  if (impl_->device_kernel != nullptr)
+    if (Status s = impl_->check_alignments(o); !s.ok()) return s;
+
   const ops::Extent read = ops::extent(*o.input, segments.rows);
   const ops::Extent codes = ops::extent(*o.output, segments.rows);
   const std::int64_t scale_bytes = row_bytes(scale_type, count);
@@ -188,13 +213,43 @@ Status AnyDynamicRangeQuantizePlan::can_implement(const detail::DynamicRangeQuan
   return {};
 }
 
+Status AnyDynamicRangeQuantizePlan::Impl::check_alignments(const detail::DynamicRangeQuantizeOperands& o) const {
+  const auto who = [&] { return label(descriptor); };
+  if (Status s = ops::check_alignment(who, "input", *o.input); !s.ok()) return s;
+  if (Status s = ops::check_alignment(who, "output", *o.output); !s.ok()) return s;
+  if (Status s = ops::check_alignment(who, "scale_out", *o.scale_out); !s.ok()) return s;
+  return ops::check_alignment(who, "zero_point_out", *o.zero_point_out);
+}
+
+// On a GPU.
+Status AnyDynamicRangeQuantizePlan::Impl::enqueue(const Stream& stream, Workspace workspace,
+                                                  const detail::DynamicRangeQuantizeOperands& o) const {
+  const bool gaps = ops::has_gaps(*o.input) || ops::has_gaps(*o.output);
+  const detail::DeviceSegments& cut = gaps ? device_segments.with_gaps : device_segments.dense;
+  if (cut.parameters == 0) return {};
+  const int error =
+      device_kernel->enqueue(stream.device(), {.x = static_cast<const std::byte*>(o.input->data),
+                                               .out = static_cast<std::byte*>(o.output->data),
+                                               .x_stride = ops::line_stride(cut.runs, *o.input),
+                                               .out_stride = ops::line_stride(cut.runs, *o.output),
+                                               .segments = cut,
+                                               .partial = ops::partial_ranges(workspace.data),
+                                               .scale = static_cast<std::byte*>(o.scale_out->data),
+                                               .zero_point = static_cast<std::byte*>(o.zero_point_out->data),
+                                               .rules = rules,
+                                               .numerics = numerics,
+                                               .quantize = device_quantize_kernel});
+  return error == 0 ? Status() : cuda::launch_status(label(descriptor), error);
+}
+
 Status AnyDynamicRangeQuantizePlan::run(const Stream& stream, Workspace workspace,
                                         const detail::DynamicRangeQuantizeOperands& o) const {
-  if (!stream.status().ok()) return stream.status();
-  if (Status status = can_implement(o); !status.ok()) return status;
   const Impl& plan = *impl_;
   const auto who = [&] { return label(plan.descriptor); };
+  if (Status s = ops::check_stream(who, stream, sku().backend); !s.ok()) return s;
+  if (Status status = can_implement(o); !status.ok()) return status;
   if (Status status = ops::check_workspace(who, workspace, workspace_size()); !status.ok()) return status;
+  if (plan.device_kernel != nullptr) return plan.enqueue(stream, workspace, o);
 
   const bool gaps = ops::has_gaps(*o.input) || ops::has_gaps(*o.output);
   const ops::Segments& segments = gaps ? plan.segments.with_gaps : plan.segments.dense;

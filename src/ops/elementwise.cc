@@ -4,11 +4,13 @@
 
 #include <string>
 
+#include "core/device_kernel.h"
 #include "core/elementwise_kernel.h"
 #include "core/refuse.h"
 #include "core/runs.h"
 #include "cpu/float_environment.h"
 #include "ops/code_range.h"
+#include "ops/device_operands.h"
 #include "ops/elementwise_launch.h"
 #include "ops/overlap.h"
 #include "ops/partition.h"
@@ -104,8 +106,8 @@ Status check_one_scale(const ElementwiseDescriptor& d, ElementKind kind, const v
 
 Result<ElementwisePlan> ElementwisePlan::select(const Stream& stream, const ElementwiseDescriptor& d,
                                                 const PlanPreference& preference) {
-  const auto isa = ops::requested_isa([&] { return label(d); }, stream, preference);
-  if (!isa.ok()) return isa.status();
+  const auto target = ops::target_of([&] { return label(d); }, stream, preference);
+  if (!target.ok()) return target.status();
   if (Status status = check_kinds(d); !status.ok()) return status;
   const auto parameters = ops::checked_parameter_shape([&] { return label(d); }, d.shape, d.granularity);
   if (!parameters.ok()) return parameters.status();
@@ -125,12 +127,13 @@ Result<ElementwisePlan> ElementwisePlan::select(const Stream& stream, const Elem
   plan.row_runs_ = core::row_runs(d.shape, d.granularity);
   plan.dense_runs_ = odd_packed_rows ? plan.row_runs_ : core::dense_runs(d.shape, d.granularity);
 
-  plan.kernel_ = ops::find_elementwise_kernel(d.op, read_kind(d), write_kind(d), *isa);
-  if (plan.kernel_ != nullptr) return plan;
+  plan.kernel_ = ops::find_elementwise_kernel(d.op, read_kind(d), write_kind(d), *target);
+  plan.device_kernel_ = ops::find_device_elementwise_kernel(d.op, read_kind(d), write_kind(d), *target);
+  if (plan.kernel_ != nullptr || plan.device_kernel_ != nullptr) return plan;
   return unsupported("{}: no kernel for {} to {}", label(d), name(d.input), name(d.output));
 }
 
-KernelSku ElementwisePlan::sku() const { return kernel_->sku; }
+KernelSku ElementwisePlan::sku() const { return kernel_ != nullptr ? kernel_->sku : device_kernel_->sku; }
 
 Status ElementwisePlan::can_implement(const ElementwiseOperands& o) const {
   const ElementwiseDescriptor& d = descriptor_;
@@ -151,13 +154,15 @@ Status ElementwisePlan::can_implement(const ElementwiseOperands& o) const {
   if (o.scale->is_scalar() && !per_tensor)
     return invalid_problem("{}: scale is one number, must be a tensor of shape {}", label(d),
                            parameter_shape_.to_string());
-  if (per_tensor && elements_ != 0)
+  // Numbers in a GPU's memory cannot be looked at here; they count as entries of a tensor.
+  const auto can_look = [&](const AnyParameter& p) { return p.is_scalar() || (per_tensor && kernel_ != nullptr); };
+  if (elements_ != 0 && can_look(*o.scale))
     if (Status s = check_one_scale(d, scale_type, o.scale->data(), numerics_); !s.ok()) return s;
   const bool has_zero_point = o.zero_point != nullptr && d.op != QuantizeKind::dequantize_backward;
   if (has_zero_point) {
     if (Status s = check_parameter(d, "zero_point", *o.zero_point, ElementKind::s32, wanted, elements_); !s.ok())
       return s;
-    if (elements_ != 0 && (o.zero_point->is_scalar() || per_tensor)) {
+    if (elements_ != 0 && can_look(*o.zero_point)) {
       const auto zp = ops::read_unaligned<std::int32_t>(o.zero_point->data());
       if (zp < -kMaxMagnitude || zp > kMaxMagnitude)
         return invalid_problem("{}: zero_point {} is beyond ±{}, where f32 steps stop being exact", label(d), zp,
@@ -165,6 +170,8 @@ Status ElementwisePlan::can_implement(const ElementwiseOperands& o) const {
     }
   }
   if (elements_ == 0) return {};
+  if (device_kernel_ != nullptr)
+    if (Status s = check_alignments(o); !s.ok()) return s;
 
   // In place where reading and writing walk in step: same address, same strides, same width.
   const ops::Extent written = ops::extent(output, rows_);
@@ -193,8 +200,21 @@ Status ElementwisePlan::can_implement(const ElementwiseOperands& o) const {
   return {};
 }
 
+Status ElementwisePlan::check_alignments(const ElementwiseOperands& o) const {
+  const ElementwiseDescriptor& d = descriptor_;
+  const auto who = [&] { return label(d); };
+  if (reads_input(d.op))
+    if (Status s = ops::check_alignment(who, "input", *o.input); !s.ok()) return s;
+  if (is_backward(d.op))
+    if (Status s = ops::check_alignment(who, "grad_output", *o.grad_output); !s.ok()) return s;
+  if (Status s = ops::check_alignment(who, is_backward(d.op) ? "grad_input" : "output", *o.output); !s.ok()) return s;
+  if (Status s = ops::check_alignment(who, "scale", *o.scale); !s.ok()) return s;
+  return o.zero_point == nullptr ? Status() : ops::check_alignment(who, "zero_point", *o.zero_point);
+}
+
 Status ElementwisePlan::run(const Stream& stream, Workspace, const ElementwiseOperands& o) const {
-  if (!stream.status().ok()) return stream.status();
+  const auto who = [&] { return label(descriptor_); };
+  if (Status s = ops::check_stream(who, stream, sku().backend); !s.ok()) return s;
   if (Status status = can_implement(o); !status.ok()) return status;
   if (elements_ == 0) return {};
 
@@ -208,9 +228,28 @@ Status ElementwisePlan::run(const Stream& stream, Workspace, const ElementwiseOp
   const auto line_stride = [&](const auto& view) {
     return lines_are_rows ? ops::stride_bytes(view) : row_bytes(view.kind, runs.length);
   };
+  const bool has_zero_point = reads_input(descriptor_.op);
+  if (device_kernel_ != nullptr) {
+    const detail::DeviceElementwiseJob job{
+        .x = static_cast<const std::byte*>(x.data),
+        .dy = dy == nullptr ? nullptr : static_cast<const std::byte*>(dy->data),
+        .out = static_cast<std::byte*>(o.output->data),
+        .x_stride = line_stride(x),
+        .dy_stride = dy == nullptr ? 0 : line_stride(*dy),
+        .out_stride = line_stride(out),
+        .scale = ops::device_scales(*o.scale),
+        .zero_point = has_zero_point ? ops::device_zero_points(*o.zero_point) : detail::DeviceZeroPoints(),
+        .q_min = q_min_,
+        .q_max = q_max_,
+        .numerics = numerics_,
+        .runs = runs,
+    };
+    const int error = device_kernel_->enqueue(stream.device(), job);
+    return error == 0 ? Status() : cuda::launch_status(label(descriptor_), error);
+  }
+
   const bool in_place = x.data == out.data || (dy != nullptr && dy->data == out.data);
   const bool large = !in_place && row_bytes(out.kind, elements_) >= ops::kStreamBytes;
-  const bool has_zero_point = reads_input(descriptor_.op);
   const bool one_zero_point = has_zero_point && o.zero_point->is_scalar();
 
   const ElementwiseJob job{

@@ -6,12 +6,14 @@
 #include <string>
 #include <utility>
 
+#include "core/device_kernel.h"
 #include "core/dynamic_range_kernel.h"
 #include "core/elementwise_kernel.h"
 #include "core/linear_kernel.h"
 #include "core/refuse.h"
 #include "core/runs.h"
 #include "cpu/float_environment.h"
+#include "ops/device_operands.h"
 #include "ops/packed_weight_impl.h"
 #include "ops/preference.h"
 #include "ops/registry.h"
@@ -62,16 +64,18 @@ struct AnyLinearPlan::Impl {
   ElementKind codes = ElementKind::s8;       // what is multiplied: s8 or u8
   ElementKind weight = ElementKind::s8;
   ElementKind output = ElementKind::f32;
-  const detail::LinearKernel* kernel = nullptr;
-  bool is_static = false;  // act_scale and act_zero_point are the descriptor's
+  const detail::LinearKernel* kernel = nullptr;               // of the CPU, or
+  const detail::DeviceLinearKernel* device_kernel = nullptr;  // of a GPU
+  bool is_static = false;                                     // act_scale and act_zero_point are the descriptor's
   StaticScale act_scale = {};
   std::int32_t act_zero_point = 0;
   // Of quantized_linear:
   bool smooth = false;
   Numerics numerics = Numerics::exact;
   semantics::RangeRules rules = {};
-  const detail::DynamicRangeKernel* own_range = nullptr;  // dynamic
-  const detail::ElementwiseKernel* quantize = nullptr;    // static
+  const detail::DynamicRangeKernel* own_range = nullptr;            // dynamic
+  const detail::ElementwiseKernel* quantize = nullptr;              // static
+  const detail::DeviceDynamicRangeKernel* device_tokens = nullptr;  // either, on a GPU
   Layout layout;
 
   ElementKind compute() const { return scale_kind(output); }
@@ -81,17 +85,19 @@ struct AnyLinearPlan::Impl {
 
   Status fill(QuantizeKind kind_of_plan, std::int64_t rows, std::int64_t k, std::int64_t n, ElementKind input,
               ElementKind code, const std::optional<ElementKind>& w, const std::optional<ElementKind>& out,
-              std::optional<ArchSku> isa);
+              const ops::Target& target);
   Status set_static_scale(double scale, std::int32_t zero_point);
   void lay_out();
 
   Status check_shapes(const LinearOperands& o) const;
   Status check_weight(const LinearOperands& o) const;
   Status check_parameters(const LinearOperands& o, std::int64_t rows) const;
+  Status check_alignments(const LinearOperands& o) const;
   template <class Function>
   Status for_each_read(const LinearOperands& o, std::int64_t rows, const Function& f) const;
   Status prepare(const Stream& stream, std::byte* workspace, bool wide, const LinearOperands& o,
                  std::int64_t rows) const;
+  Status enqueue(const Stream& stream, std::byte* workspace, const LinearOperands& o, std::int64_t rows) const;
 };
 
 namespace {
@@ -287,7 +293,7 @@ struct Multiplication {
 
 Status AnyLinearPlan::Impl::fill(QuantizeKind kind_of_plan, std::int64_t rows, std::int64_t k, std::int64_t n,
                                  ElementKind input, ElementKind code, const std::optional<ElementKind>& w,
-                                 const std::optional<ElementKind>& out, std::optional<ArchSku> isa) {
+                                 const std::optional<ElementKind>& out, const ops::Target& target) {
   op = kind_of_plan;
   if (Status s = check_kinds(op, code, w, out); !s.ok()) return s;
   if (Status s = ops::check_linear_sizes(name(op).data(), rows, k, n); !s.ok()) return s;
@@ -298,8 +304,9 @@ Status AnyLinearPlan::Impl::fill(QuantizeKind kind_of_plan, std::int64_t rows, s
   codes = code;
   weight = *w;
   output = *out;
-  kernel = ops::find_linear_kernel(output, isa);
-  if (kernel == nullptr) return unsupported("{}: no kernel for {}", name(op), name(output));
+  kernel = ops::find_linear_kernel(output, target);
+  device_kernel = ops::find_device_linear_kernel(output, target);
+  if (kernel == nullptr && device_kernel == nullptr) return unsupported("{}: no kernel for {}", name(op), name(output));
   return {};
 }
 
@@ -321,36 +328,39 @@ Status AnyLinearPlan::Impl::set_static_scale(double scale, std::int32_t zero_poi
 }
 
 void AnyLinearPlan::Impl::lay_out() {
-  const detail::LinearFormat& format = *kernel->format;
-  const std::int64_t tiles = divide_up(max_rows, format.tile_rows);
-  const std::int64_t rows = tiles * format.tile_rows;
+  std::int64_t rows = max_rows;
   std::int64_t end = 0;
   const auto place = [&end](std::int64_t bytes) {
     const std::int64_t begin = end;
     end += aligned(bytes);
     return begin;
   };
-  layout.tiles = place(tiles * format.tile_bytes(in_features));
-  layout.wide_tiles = place(tiles * format.wide_tile_bytes(in_features));
-  layout.row_sums = place(rows * 8);
+  if (kernel != nullptr) {
+    const detail::LinearFormat& format = *kernel->format;
+    const std::int64_t tiles = divide_up(max_rows, format.tile_rows);
+    rows = tiles * format.tile_rows;
+    layout.tiles = place(tiles * format.tile_bytes(in_features));
+    layout.wide_tiles = place(tiles * format.wide_tile_bytes(in_features));
+    layout.row_sums = place(rows * 8);
+  }
   if (quantizes()) {
     layout.codes = place(rows * in_features);
     layout.scales = place(rows * row_bytes(compute(), 1));
     layout.zero_points = place(rows * 4);
-    if (smooth) layout.smoothed = place(rows * row_bytes(compute(), in_features));
+    if (smooth && kernel != nullptr) layout.smoothed = place(rows * row_bytes(compute(), in_features));
   }
-  layout.size = end + Layout::kAlignment;  // the caller's address may be any
+  layout.size = end == 0 ? 0 : end + Layout::kAlignment;  // the caller's address may be any
 }
 
 AnyLinearPlan::AnyLinearPlan(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
 Result<AnyLinearPlan> AnyLinearPlan::select(const Stream& stream, const W8A8LinearDescriptor& d,
                                             const PlanPreference& preference) {
-  const auto isa = ops::requested_isa("w8a8_linear", stream, preference);
-  if (!isa.ok()) return isa.status();
+  const auto target = ops::target_of("w8a8_linear", stream, preference);
+  if (!target.ok()) return target.status();
   Impl plan;
   if (Status s = plan.fill(QuantizeKind::w8a8_linear, d.max_rows, d.in_features, d.out_features, d.activation,
-                           d.activation, d.weight, d.output, *isa);
+                           d.activation, d.weight, d.output, *target);
       !s.ok())
     return s;
   plan.lay_out();
@@ -359,11 +369,11 @@ Result<AnyLinearPlan> AnyLinearPlan::select(const Stream& stream, const W8A8Line
 
 Result<AnyLinearPlan> AnyLinearPlan::select(const Stream& stream, const SmoothQuantLinearDescriptor& d,
                                             const PlanPreference& preference) {
-  const auto isa = ops::requested_isa("smoothquant_linear", stream, preference);
-  if (!isa.ok()) return isa.status();
+  const auto target = ops::target_of("smoothquant_linear", stream, preference);
+  if (!target.ok()) return target.status();
   Impl plan;
   if (Status s = plan.fill(QuantizeKind::smoothquant_linear, d.max_rows, d.in_features, d.out_features, d.activation,
-                           d.activation, d.weight, d.output, *isa);
+                           d.activation, d.weight, d.output, *target);
       !s.ok())
     return s;
   if (Status s = plan.set_static_scale(d.act_scale, d.act_zero_point); !s.ok()) return s;
@@ -373,11 +383,11 @@ Result<AnyLinearPlan> AnyLinearPlan::select(const Stream& stream, const SmoothQu
 
 Result<AnyLinearPlan> AnyLinearPlan::select(const Stream& stream, const QuantizedLinearDescriptor& d,
                                             const PlanPreference& preference) {
-  const auto isa = ops::requested_isa("quantized_linear", stream, preference);
-  if (!isa.ok()) return isa.status();
+  const auto target = ops::target_of("quantized_linear", stream, preference);
+  if (!target.ok()) return target.status();
   Impl plan;
   if (Status s = plan.fill(QuantizeKind::quantized_linear, d.max_rows, d.in_features, d.out_features,
-                           d.input.value_or(ElementKind::f32), ElementKind::s8, d.weight, d.input, *isa);
+                           d.input.value_or(ElementKind::f32), ElementKind::s8, d.weight, d.input, *target);
       !s.ok())
     return s;
   plan.smooth = d.smooth;
@@ -387,11 +397,13 @@ Result<AnyLinearPlan> AnyLinearPlan::select(const Stream& stream, const Quantize
                            d.act_zero_point);
   if (d.act_scale) {
     if (Status s = plan.set_static_scale(*d.act_scale, d.act_zero_point); !s.ok()) return s;
-    plan.quantize = ops::find_elementwise_kernel(QuantizeKind::quantize, plan.quantized_kind(), plan.codes, *isa);
+    plan.quantize = ops::find_elementwise_kernel(QuantizeKind::quantize, plan.quantized_kind(), plan.codes, *target);
   } else {
-    plan.own_range = ops::find_dynamic_range_kernel(plan.quantized_kind(), plan.codes, *isa);
+    plan.own_range = ops::find_dynamic_range_kernel(plan.quantized_kind(), plan.codes, *target);
   }
-  if (plan.quantize == nullptr && plan.own_range == nullptr)
+  // On a GPU the kernel that reads the input divides it too.
+  plan.device_tokens = ops::find_device_dynamic_range_kernel(plan.activation, plan.codes, *target);
+  if (plan.quantize == nullptr && plan.own_range == nullptr && plan.device_tokens == nullptr)
     return unsupported("quantized_linear: no kernel for {}", name(plan.output));
   const CodeRange range = code_range(plan.codes);
   plan.rules = {.symmetric = d.mode == DynamicRangeMode::symmetric,
@@ -429,7 +441,7 @@ Result<AnyLinearPlan> detail::select_linear(const Stream& stream, QuantizedLinea
 std::size_t AnyLinearPlan::workspace_size() const { return static_cast<std::size_t>(impl_->layout.size); }
 
 KernelSku AnyLinearPlan::sku() const {
-  KernelSku sku = impl_->kernel->sku;
+  KernelSku sku = impl_->kernel != nullptr ? impl_->kernel->sku : impl_->device_kernel->sku;
   sku.op = impl_->op;
   sku.element = impl_->activation;
   return sku;
@@ -469,6 +481,9 @@ Status AnyLinearPlan::Impl::check_weight(const LinearOperands& o) const {
     return ops::check_view(who, "weight", *o.weight, weight, {out_features, in_features},
                            in_features == 0 ? 0 : out_features);
   const PackedWeight& packed = *o.packed_weight;
+  if (kernel == nullptr)
+    return unsupported("{}: packed_weight was packed for {}, the plan runs on cuda and takes the raw weight", who(),
+                       name(packed.isa()));
   if (packed.out_features() != out_features || packed.in_features() != in_features)
     return invalid_problem("{}: packed_weight has shape [{}, {}], must have [{}, {}]", who(), packed.out_features(),
                            packed.in_features(), out_features, in_features);
@@ -538,11 +553,29 @@ Status AnyLinearPlan::Impl::for_each_read(const LinearOperands& o, std::int64_t 
   return has_bias(o) ? f("bias", ops::extent(*o.bias, 1)) : Status();
 }
 
+Status AnyLinearPlan::Impl::check_alignments(const LinearOperands& o) const {
+  const auto who = [&] { return name(op); };
+  if (Status s = ops::check_alignment(who, quantizes() ? "input" : "activation", *o.activation); !s.ok()) return s;
+  if (Status s = ops::check_alignment(who, "weight_scale", *o.weight_scale); !s.ok()) return s;
+  if (Status s = ops::check_alignment(who, "weight_zero_point", *o.weight_zero_point); !s.ok()) return s;
+  if (op == QuantizeKind::w8a8_linear) {
+    if (Status s = ops::check_alignment(who, "act_scale", *o.act_scale); !s.ok()) return s;
+    if (Status s = ops::check_alignment(who, "act_zero_point", *o.act_zero_point); !s.ok()) return s;
+  }
+  if (smooth)
+    if (Status s = ops::check_alignment(who, "smooth", *o.smooth); !s.ok()) return s;
+  if (has_bias(o))
+    if (Status s = ops::check_alignment(who, "bias", *o.bias); !s.ok()) return s;
+  return ops::check_alignment(who, "output", *o.output);
+}
+
 Status AnyLinearPlan::can_implement(const LinearOperands& o) const {
   if (Status s = impl_->check_shapes(o); !s.ok()) return s;
   if (Status s = impl_->check_weight(o); !s.ok()) return s;
   const std::int64_t rows = row_count(o.activation->shape);
   if (Status s = impl_->check_parameters(o, rows); !s.ok()) return s;
+  if (impl_->device_kernel != nullptr)
+    if (Status s = impl_->check_alignments(o); !s.ok()) return s;
   const ops::Extent written = ops::extent(*o.output, rows);
   return impl_->for_each_read(o, rows, [&](const char* what, const ops::Extent& read) -> Status {
     if (!ops::overlap(written, read)) return {};
@@ -617,11 +650,68 @@ Status AnyLinearPlan::Impl::prepare(const Stream& stream, std::byte* workspace, 
   return preparation.run(stream);
 }
 
+// Both steps on a GPU.
+Status AnyLinearPlan::Impl::enqueue(const Stream& stream, std::byte* workspace, const LinearOperands& o,
+                                    std::int64_t rows) const {
+  const AnyRef& x = *o.activation;
+  detail::DeviceLinearJob job{
+      .rows = rows,
+      .columns = out_features,
+      .depth = in_features,
+      .activation = static_cast<const std::byte*>(x.data),
+      .activation_stride = ops::stride_bytes(x),
+      .activation_is_unsigned = codes == ElementKind::u8,
+      .weight = static_cast<const std::byte*>(o.weight->data),
+      .weight_stride = ops::stride_bytes(*o.weight),
+      .weight_is_unsigned = weight == ElementKind::u8,
+      .act_scale = {nullptr, compute() == ElementKind::f64 ? act_scale.f64 : static_cast<double>(act_scale.f32)},
+      .weight_scale = ops::device_scales(*o.weight_scale),
+      .act_zero_point = {nullptr, act_zero_point},
+      .weight_zero_point = ops::device_zero_points(*o.weight_zero_point),
+      .bias = has_bias(o) ? static_cast<const std::byte*>(o.bias->data) : nullptr,
+      .bias_is_output_kind = has_bias(o) && o.bias->kind == output,
+      .out = static_cast<std::byte*>(o.output->data),
+      .out_stride = ops::stride_bytes(*o.output),
+  };
+  if (op == QuantizeKind::w8a8_linear) {
+    job.act_scale = ops::device_scales(*o.act_scale);
+    job.act_zero_point = ops::device_zero_points(*o.act_zero_point);
+  }
+  if (quantizes() && in_features != 0) {  // no codes, no scales
+    const detail::DeviceTokenJob tokens{
+        .x = job.activation,
+        .out = workspace + layout.codes,
+        .x_stride = job.activation_stride,
+        .rows = rows,
+        .length = in_features,
+        .divisor = smooth ? static_cast<const std::byte*>(o.smooth->data) : nullptr,
+        .is_static = is_static,
+        .static_scale = job.act_scale.value,
+        .static_zero_point = act_zero_point,
+        .scale = workspace + layout.scales,
+        .zero_point = workspace + layout.zero_points,
+        .rules = rules,
+        .numerics = numerics,
+    };
+    if (const int error = device_tokens->enqueue_tokens(stream.device(), tokens); error != 0)
+      return cuda::launch_status(name(op), error);
+    job.activation = tokens.out;
+    job.activation_stride = in_features;
+    if (!is_static) {
+      job.act_scale = {tokens.scale};
+      // Symmetric codes have none: the sums that they would be multiplied with need not be found.
+      job.act_zero_point = rules.symmetric ? detail::DeviceZeroPoints() : detail::DeviceZeroPoints{tokens.zero_point};
+    }
+  }
+  const int error = device_kernel->enqueue(stream.device(), job);
+  return error == 0 ? Status() : cuda::launch_status(name(op), error);
+}
+
 Status AnyLinearPlan::run(const Stream& stream, Workspace given, const LinearOperands& o) const {
-  if (!stream.status().ok()) return stream.status();
-  if (Status s = can_implement(o); !s.ok()) return s;
   const Impl& plan = *impl_;
   const auto who = [&] { return name(plan.op); };
+  if (Status s = ops::check_stream(who, stream, sku().backend); !s.ok()) return s;
+  if (Status s = can_implement(o); !s.ok()) return s;
   if (Status s = ops::check_workspace(who, given, workspace_size()); !s.ok()) return s;
   const std::int64_t rows = row_count(o.activation->shape);
   const auto size = static_cast<std::int64_t>(workspace_size());
@@ -638,7 +728,9 @@ Status AnyLinearPlan::run(const Stream& stream, Workspace given, const LinearOpe
   if (rows == 0 || plan.out_features == 0) return {};
 
   auto* workspace = static_cast<std::byte*>(given.data);
-  workspace += Layout::kAlignment - reinterpret_cast<std::uintptr_t>(workspace) % Layout::kAlignment;
+  if (workspace != nullptr)
+    workspace += Layout::kAlignment - reinterpret_cast<std::uintptr_t>(workspace) % Layout::kAlignment;
+  if (plan.device_kernel != nullptr) return plan.enqueue(stream, workspace, o, rows);
   const bool packed = o.packed_weight != nullptr;
   const bool wide =
       plan.kernel->format->wide_tile_bytes(plan.in_features) != 0 && (!packed || o.packed_weight->impl().wide);

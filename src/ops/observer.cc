@@ -20,6 +20,7 @@
 #include "cpu/lanes/scalar.h"
 #include "kvant/range.h"
 #include "ops/code_range.h"
+#include "ops/preference.h"
 #include "ops/views.h"
 #include "semantics/dynamic_range.h"
 #include "semantics/quantize.h"
@@ -728,7 +729,8 @@ Result<Observer> Observer::create(const ObserverDescriptor& descriptor) {
 Status Observer::observe(const Stream& stream, const AnyRef& batch) {
   Impl& o = *impl_;
   const ObserverDescriptor& d = o.descriptor;
-  if (!stream.status().ok()) return stream.status();
+  if (Status s = ops::check_cpu_stream("observer", stream, "a RangePlan with accumulate finds ranges on CUDA"); !s.ok())
+    return s;
   if (!o.fault.ok()) return o.fault;
   if (batch.kind != d.input)
     return unsupported("observer: batch has element {}, the observer was created for {}", name(batch.kind),

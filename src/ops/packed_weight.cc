@@ -41,8 +41,11 @@ static_assert(sizeof(Header) == 64);
 // The last two are the version of all layouts behind it.
 constexpr char kMagic[8] = {'k', 'v', 'a', 'n', 't', 'W', '0', '2'};
 
-const LinearFormat* format_of(std::optional<ArchSku> isa) {
-  const detail::LinearKernel* kernel = ops::find_linear_kernel(ElementKind::f32, isa);
+// Rows of codes are what tensor cores read: there is nothing to rearrange.
+constexpr const char* kOnGpu = "CUDA plans take the raw weight";
+
+const LinearFormat* format_of(const ops::Target& target) {
+  const detail::LinearKernel* kernel = ops::find_linear_kernel(ElementKind::f32, target);
   return kernel == nullptr ? nullptr : kernel->format;
 }
 
@@ -154,8 +157,9 @@ const std::byte* PackedWeight::Impl::panels() const { return bytes.get() + sizeo
 PackedWeight::PackedWeight(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
 Result<PackedWeight> PackedWeight::pack(const Stream& stream, const AnyRef& weight, const PlanPreference& preference) {
-  const auto isa = ops::requested_isa(kWho, stream, preference);
-  if (!isa.ok()) return isa.status();
+  if (Status s = ops::check_cpu_stream(kWho, stream, kOnGpu); !s.ok()) return s;
+  const auto target = ops::target_of(kWho, stream, preference);
+  if (!target.ok()) return target.status();
   if (weight.kind != ElementKind::s8 && weight.kind != ElementKind::u8)
     return unsupported("{}: weight has element {}, must be s8 or u8", kWho, name(weight.kind));
   if (weight.shape.rank() != 2)
@@ -167,7 +171,7 @@ Result<PackedWeight> PackedWeight::pack(const Stream& stream, const AnyRef& weig
                            weight.shape.to_string());
   if (Status s = ops::check_linear_sizes(kWho, 0, k, n); !s.ok()) return s;
   if (Status s = ops::check_view(who, "weight", weight, weight.kind, weight.shape, k == 0 ? 0 : n); !s.ok()) return s;
-  const LinearFormat* format = format_of(*isa);
+  const LinearFormat* format = format_of(*target);
   if (format == nullptr) return unsupported("{}: no kernel", kWho);
 
   const std::size_t size = size_of(*format, n, k);
@@ -194,16 +198,17 @@ Result<PackedWeight> PackedWeight::pack(const Stream& stream, const AnyRef& weig
 
 Result<std::size_t> PackedWeight::packed_size(const Stream& stream, std::int64_t out_features, std::int64_t in_features,
                                               const PlanPreference& preference) {
-  const auto isa = ops::requested_isa(kWho, stream, preference);
-  if (!isa.ok()) return isa.status();
+  if (Status s = ops::check_cpu_stream(kWho, stream, kOnGpu); !s.ok()) return s;
+  const auto target = ops::target_of(kWho, stream, preference);
+  if (!target.ok()) return target.status();
   if (Status s = ops::check_linear_sizes(kWho, 0, in_features, out_features); !s.ok()) return s;
-  const LinearFormat* format = format_of(*isa);
+  const LinearFormat* format = format_of(*target);
   if (format == nullptr) return unsupported("{}: no kernel", kWho);
   return size_of(*format, out_features, in_features);
 }
 
 Result<PackedWeight> PackedWeight::from_bytes(const Stream& stream, std::span<const std::byte> given) {
-  if (!stream.status().ok()) return stream.status();
+  if (Status s = ops::check_cpu_stream(kWho, stream, kOnGpu); !s.ok()) return s;
   if (given.size() < sizeof(Header))
     return invalid_problem("{}: {} bytes are too few, the header alone has {}", kWho, given.size(), sizeof(Header));
   Header header;

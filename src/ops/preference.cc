@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "core/device_kernel.h"
 #include "core/refuse.h"
 #include "cpu/features.h"
 
@@ -19,20 +20,29 @@ bool is_set(const char* variable) { return variable != nullptr && *variable != '
 }  // namespace
 
 bool nothing_requested(const Stream& stream, const PlanPreference& preference) {
-  return stream.status().ok() && !preference.backend && !preference.isa && !is_set(forced_isa());
+  return stream.status().ok() && stream.backend() == BackendKind::cpu && !preference.backend && !preference.isa &&
+         !is_set(forced_isa());
 }
 
-Result<std::optional<ArchSku>> requested_isa(const std::string& who, const Stream& stream,
-                                             const PlanPreference& preference) {
+Result<Target> target_of(const std::string& who, const Stream& stream, const PlanPreference& preference) {
   if (!stream.status().ok()) return stream.status();
-  if (preference.backend == BackendKind::cuda)
+  const BackendKind backend = stream.backend();
+  if (preference.backend == BackendKind::cuda && !cuda::is_built())
     return core::unsupported("{}: backend cuda was asked for, but this build of kvant has none", who);
+  if (preference.backend.value_or(backend) != backend)
+    return core::unsupported("{}: backend {} was asked for, the stream is one of {}", who, name(*preference.backend),
+                             name(backend));
+  if (backend == BackendKind::cuda) {
+    if (preference.isa.value_or(ArchSku::sm_80) != ArchSku::sm_80)
+      return core::unsupported("{}: PlanPreference asks for {}, the stream is one of cuda", who, name(*preference.isa));
+    return Target{backend, ArchSku::sm_80};
+  }
 
   std::optional<ArchSku> isa = preference.isa;
   std::string asked_by = "PlanPreference";
   if (!isa) {
     const char* forced = forced_isa();
-    if (!is_set(forced)) return std::optional<ArchSku>();
+    if (!is_set(forced)) return Target();
     const auto known =
         std::find_if(std::begin(kKnownIsas), std::end(kKnownIsas), [&](ArchSku arch) { return name(arch) == forced; });
     if (known == std::end(kKnownIsas))
@@ -46,7 +56,19 @@ Result<std::optional<ArchSku>> requested_isa(const std::string& who, const Strea
                              name(*isa));
   if (!cpu::can_run(*isa))
     return core::unsupported("{}: {} asks for {}, which this machine cannot run", who, asked_by, name(*isa));
-  return isa;
+  return Target{backend, isa};
+}
+
+Status check_cpu_stream(const char* who, const Stream& stream, const char* instead) {
+  if (!stream.status().ok()) return stream.status();
+  if (stream.backend() == BackendKind::cpu) return {};
+  return core::unsupported("{}: runs on streams of cpu, this is one of {}; {}", who, name(stream.backend()), instead);
+}
+
+Status refuse_stream(const std::string& who, const Stream& stream, BackendKind backend) {
+  if (!stream.status().ok()) return stream.status();
+  return core::unsupported("{}: the plan was selected for {}, the stream is one of {}", who, name(backend),
+                           name(stream.backend()));
 }
 
 }  // namespace kvant::ops

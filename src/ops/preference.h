@@ -1,4 +1,4 @@
-// What select() may choose from, after the environment has been heard.
+// What select() may choose from, after the stream and the environment have been heard.
 #pragma once
 
 #include <concepts>
@@ -11,19 +11,37 @@
 
 namespace kvant::ops {
 
-// The instruction set that was asked for by `preference` or KVANT_FORCE_ISA, checked to be compiled in and runnable
-// here; nothing if none was asked for. Refuses a backend that is not the stream's. `who` begins the sentence.
-Result<std::optional<ArchSku>> requested_isa(const std::string& who, const Stream& stream,
-                                             const PlanPreference& preference);
+// Where kernels may come from.
+struct Target {
+  BackendKind backend = BackendKind::cpu;
+  std::optional<ArchSku> isa = std::nullopt;  // nothing: the best that runs
+};
 
-// Whether the stream is usable and nobody asks for anything: the usual case, for which no sentence needs a beginning.
+// The stream's backend, and the instruction set that was asked for by `preference` or KVANT_FORCE_ISA (which is about
+// the CPU alone), checked to be compiled in and runnable here. Refuses a backend that is not the stream's. `who` begins
+// the sentence.
+Result<Target> target_of(const std::string& who, const Stream& stream, const PlanPreference& preference);
+
+// Whether the stream is a usable one of the CPU and nobody asks for anything: the usual case, for which no sentence
+// needs a beginning.
 bool nothing_requested(const Stream& stream, const PlanPreference& preference);
 
 // The same with the beginning made only where it is needed: making it takes longer than the rest of a select().
 template <std::invocable Who>
-Result<std::optional<ArchSku>> requested_isa(const Who& who, const Stream& stream, const PlanPreference& preference) {
-  if (nothing_requested(stream, preference)) return std::optional<ArchSku>();
-  return requested_isa(std::string(who()), stream, preference);
+Result<Target> target_of(const Who& who, const Stream& stream, const PlanPreference& preference) {
+  if (nothing_requested(stream, preference)) return Target();
+  return target_of(std::string(who()), stream, preference);
+}
+
+// For what exists on the CPU only; `instead` says what to do on a GPU.
+Status check_cpu_stream(const char* who, const Stream& stream, const char* instead);
+
+// A run's stream against the backend that its plan was selected for.
+Status refuse_stream(const std::string& who, const Stream& stream, BackendKind backend);
+template <std::invocable Who>
+Status check_stream(const Who& who, const Stream& stream, BackendKind backend) {
+  if (stream.status().ok() && stream.backend() == backend) return {};
+  return refuse_stream(std::string(who()), stream, backend);
 }
 
 }  // namespace kvant::ops

@@ -4,8 +4,11 @@
 #include <string>
 #include <utility>
 
+#include "core/device_kernel.h"
 #include "core/range_kernel.h"
 #include "core/refuse.h"
+#include "ops/device_operands.h"
+#include "ops/device_segments.h"
 #include "ops/preference.h"
 #include "ops/registry.h"
 #include "ops/segments.h"
@@ -16,8 +19,10 @@ namespace kvant {
 struct AnyRangePlan::Impl {
   RangeDescriptor descriptor;
   ElementKind input;
-  const detail::RangeKernel* kernel;
+  const detail::RangeKernel* kernel;               // of the CPU, or
+  const detail::DeviceRangeKernel* device_kernel;  // of a GPU
   ops::SegmentedTensor segments;
+  ops::DeviceSegmentedTensor device_segments;
 };
 
 namespace {
@@ -48,23 +53,29 @@ AnyRangePlan::AnyRangePlan(std::shared_ptr<const Impl> impl) : impl_(std::move(i
 Result<AnyRangePlan> AnyRangePlan::select(const Stream& stream, const RangeDescriptor& d,
                                           const PlanPreference& preference) {
   const auto who = [&] { return label(d); };
-  const auto isa = ops::requested_isa(who, stream, preference);
-  if (!isa.ok()) return isa.status();
+  const auto target = ops::target_of(who, stream, preference);
+  if (!target.ok()) return target.status();
   if (!d.input) return invalid_problem("{}: the descriptor does not name the input element", who());
   if (!is_float(*d.input))
     return unsupported("{}: input element {} must be one of f32, f64, f16, bf16", who(), name(*d.input));
   const auto parameters = ops::checked_parameter_shape(who, d.shape, d.scope);
   if (!parameters.ok()) return parameters.status();
-  const detail::RangeKernel* kernel = ops::find_range_kernel(*d.input, *isa);
-  if (kernel == nullptr) return unsupported("{}: no kernel for {}", who(), name(*d.input));
-  return AnyRangePlan(std::make_shared<const Impl>(
-      Impl{d, *d.input, kernel, ops::segment_tensor(d.shape, d.scope, *parameters, *d.input, std::nullopt)}));
+  const detail::RangeKernel* kernel = ops::find_range_kernel(*d.input, *target);
+  const detail::DeviceRangeKernel* device_kernel = ops::find_device_range_kernel(*d.input, *target);
+  if (kernel == nullptr && device_kernel == nullptr) return unsupported("{}: no kernel for {}", who(), name(*d.input));
+  const ops::SegmentedTensor segments = ops::segment_tensor(d.shape, d.scope, *parameters, *d.input, std::nullopt);
+  return AnyRangePlan(
+      std::make_shared<const Impl>(Impl{d, *d.input, kernel, device_kernel, segments, ops::cut_for_device(segments)}));
 }
 
 std::size_t AnyRangePlan::workspace_size() const {
-  return impl_->segments.workspace_bytes(static_cast<std::size_t>(row_bytes(scale_kind(impl_->input), 1)));
+  const auto compute_bytes = static_cast<std::size_t>(row_bytes(scale_kind(impl_->input), 1));
+  return impl_->kernel != nullptr ? impl_->segments.workspace_bytes(compute_bytes)
+                                  : impl_->device_segments.workspace_bytes(compute_bytes);
 }
-KernelSku AnyRangePlan::sku() const { return impl_->kernel->sku; }
+KernelSku AnyRangePlan::sku() const {
+  return impl_->kernel != nullptr ? impl_->kernel->sku : impl_->device_kernel->sku;
+}
 const RangeDescriptor& AnyRangePlan::descriptor() const { return impl_->descriptor; }
 
 Status AnyRangePlan::can_implement(const detail::RangeOperands& o) const {
@@ -79,6 +90,8 @@ Status AnyRangePlan::can_implement(const detail::RangeOperands& o) const {
   const std::int64_t bytes = row_bytes(kind, count);
   const ops::Extent read = ops::extent(*o.input, segments.rows);
   bool any = false;
+  if (impl_->device_kernel != nullptr)
+    if (Status s = ops::check_alignment(who, "input", *o.input); !s.ok()) return s;
   for (const Output& output : outputs) {
     if (output.view->data == nullptr) continue;
     any = true;
@@ -86,6 +99,8 @@ Status AnyRangePlan::can_implement(const detail::RangeOperands& o) const {
     if (Status s = ops::check_parameters(who, output.name, v.kind, v.shape, v.row_stride, v.data, kind, wanted, true);
         !s.ok())
       return s;
+    if (impl_->device_kernel != nullptr)
+      if (Status s = ops::check_alignment(who, output.name, v); !s.ok()) return s;
     const ops::Extent written(v.data, 1, bytes, bytes);
     if (ops::overlap(written, read)) return invalid_problem("{}: {} overlaps input", who(), output.name);
     for (const Output& other : outputs) {
@@ -99,14 +114,28 @@ Status AnyRangePlan::can_implement(const detail::RangeOperands& o) const {
 }
 
 Status AnyRangePlan::run(const Stream& stream, Workspace workspace, const detail::RangeOperands& o) const {
-  if (!stream.status().ok()) return stream.status();
-  if (Status status = can_implement(o); !status.ok()) return status;
   const auto who = [&] { return label(impl_->descriptor); };
+  if (Status s = ops::check_stream(who, stream, sku().backend); !s.ok()) return s;
+  if (Status status = can_implement(o); !status.ok()) return status;
   if (Status status = ops::check_workspace(who, workspace, workspace_size()); !status.ok()) return status;
-  const ops::Segments& segments = ops::has_gaps(*o.input) ? impl_->segments.with_gaps : impl_->segments.dense;
+  const bool gaps = ops::has_gaps(*o.input);
+  const ops::Segments& segments = gaps ? impl_->segments.with_gaps : impl_->segments.dense;
+  const auto data = [](const AnyMut* view) { return static_cast<std::byte*>(view->data); };
+  if (impl_->device_kernel != nullptr) {
+    if (segments.parameters == 0) return {};
+    const int error = impl_->device_kernel->enqueue(
+        stream.device(), {.x = static_cast<const std::byte*>(o.input->data),
+                          .x_stride = ops::line_stride(segments.runs, *o.input),
+                          .segments = gaps ? impl_->device_segments.with_gaps : impl_->device_segments.dense,
+                          .partial = ops::partial_ranges(workspace.data),
+                          .min = data(o.min_out),
+                          .max = data(o.max_out),
+                          .max_abs = data(o.max_abs_out),
+                          .accumulate = impl_->descriptor.accumulate});
+    return error == 0 ? Status() : cuda::launch_status(who(), error);
+  }
   const detail::RangeJob job =
       ops::range_job(segments, *o.input, row_bytes(impl_->input, segments.elements) >= ops::kStreamBytes);
-  const auto data = [](const AnyMut* view) { return static_cast<std::byte*>(view->data); };
   const Reporter reporter{impl_->kernel,
                           {data(o.min_out), data(o.max_out), data(o.max_abs_out), impl_->descriptor.accumulate}};
   const auto compute_bytes = static_cast<std::size_t>(row_bytes(scale_kind(impl_->input), 1));

@@ -19,8 +19,21 @@ std::vector<const Kernel*> collect(const List&... lists) {
   return all;
 }
 
-bool serves(const KernelSku& sku, std::optional<ArchSku> isa) {
-  return isa ? sku.arch == *isa : cpu::can_run(sku.arch);
+bool serves(const KernelSku& sku, const Target& target) {
+  if (sku.backend != target.backend) return false;
+  return target.isa ? sku.arch == *target.isa : cpu::can_run(sku.arch);
+}
+
+// What kernels of one list are told apart by.
+bool is(const KernelSku& sku, QuantizeKind op, ElementKind element, ElementKind aux_element) {
+  return sku.op == op && sku.element == element && sku.aux_element == aux_element;
+}
+
+template <class Kernel, class Predicate>
+const Kernel* first_in(std::span<const Kernel> kernels, const Target& target, const Predicate& predicate) {
+  const auto found = std::find_if(kernels.begin(), kernels.end(),
+                                  [&](const Kernel& k) { return predicate(k.sku) && serves(k.sku, target); });
+  return found == kernels.end() ? nullptr : &*found;
 }
 
 template <class Kernel, class Predicate>
@@ -68,27 +81,49 @@ std::span<const detail::LinearKernel* const> linear_kernels() {
 }
 
 const detail::ElementwiseKernel* find_elementwise_kernel(QuantizeKind op, ElementKind element, ElementKind aux_element,
-                                                         std::optional<ArchSku> isa) {
+                                                         const Target& target) {
   return first_that(elementwise_kernels(), [&](const detail::ElementwiseKernel* k) {
-    return k->sku.op == op && k->sku.element == element && k->sku.aux_element == aux_element && serves(k->sku, isa);
+    return is(k->sku, op, element, aux_element) && serves(k->sku, target);
   });
 }
 
 const detail::DynamicRangeKernel* find_dynamic_range_kernel(ElementKind element, ElementKind aux_element,
-                                                            std::optional<ArchSku> isa) {
+                                                            const Target& target) {
   return first_that(dynamic_range_kernels(), [&](const detail::DynamicRangeKernel* k) {
-    return k->sku.element == element && k->sku.aux_element == aux_element && serves(k->sku, isa);
+    return k->sku.element == element && k->sku.aux_element == aux_element && serves(k->sku, target);
   });
 }
 
-const detail::RangeKernel* find_range_kernel(ElementKind element, std::optional<ArchSku> isa) {
+const detail::RangeKernel* find_range_kernel(ElementKind element, const Target& target) {
   return first_that(range_kernels(),
-                    [&](const detail::RangeKernel* k) { return k->sku.element == element && serves(k->sku, isa); });
+                    [&](const detail::RangeKernel* k) { return k->sku.element == element && serves(k->sku, target); });
 }
 
-const detail::LinearKernel* find_linear_kernel(ElementKind output, std::optional<ArchSku> isa) {
-  return first_that(linear_kernels(),
-                    [&](const detail::LinearKernel* k) { return k->sku.aux_element == output && serves(k->sku, isa); });
+const detail::LinearKernel* find_linear_kernel(ElementKind output, const Target& target) {
+  return first_that(linear_kernels(), [&](const detail::LinearKernel* k) {
+    return k->sku.aux_element == output && serves(k->sku, target);
+  });
+}
+
+const detail::DeviceElementwiseKernel* find_device_elementwise_kernel(QuantizeKind op, ElementKind element,
+                                                                      ElementKind aux_element, const Target& target) {
+  return first_in(cuda::elementwise_kernels(), target,
+                  [&](const KernelSku& sku) { return is(sku, op, element, aux_element); });
+}
+
+const detail::DeviceDynamicRangeKernel* find_device_dynamic_range_kernel(ElementKind element, ElementKind aux_element,
+                                                                         const Target& target) {
+  return first_in(cuda::dynamic_range_kernels(), target, [&](const KernelSku& sku) {
+    return is(sku, QuantizeKind::dynamic_range_quantize, element, aux_element);
+  });
+}
+
+const detail::DeviceRangeKernel* find_device_range_kernel(ElementKind element, const Target& target) {
+  return first_in(cuda::range_kernels(), target, [&](const KernelSku& sku) { return sku.element == element; });
+}
+
+const detail::DeviceLinearKernel* find_device_linear_kernel(ElementKind output, const Target& target) {
+  return first_in(cuda::linear_kernels(), target, [&](const KernelSku& sku) { return sku.aux_element == output; });
 }
 
 }  // namespace kvant::ops

@@ -5,11 +5,13 @@
 #include <optional>
 #include <span>
 
+#include "core/device_kernel.h"
 #include "core/dynamic_range_kernel.h"
 #include "core/elementwise_kernel.h"
 #include "core/linear_kernel.h"
 #include "core/range_kernel.h"
 #include "kvant/export.h"
+#include "ops/preference.h"
 
 namespace kvant::ops {
 
@@ -18,13 +20,21 @@ KVANT_API std::span<const detail::RangeKernel* const> range_kernels();
 KVANT_API std::span<const detail::DynamicRangeKernel* const> dynamic_range_kernels();
 std::span<const detail::LinearKernel* const> linear_kernels();
 
-// The kernel for an operator and its element kinds, on the instruction set asked for or on the best that this machine
-// runs. Null if there is none.
+// The kernel of the CPU for an operator and its element kinds, on the instruction set asked for or on the best that
+// this machine runs. Null if there is none, or if the target is another backend.
 const detail::ElementwiseKernel* find_elementwise_kernel(QuantizeKind op, ElementKind element, ElementKind aux_element,
-                                                         std::optional<ArchSku> isa);
+                                                         const Target& target);
 const detail::DynamicRangeKernel* find_dynamic_range_kernel(ElementKind element, ElementKind aux_element,
-                                                            std::optional<ArchSku> isa);
-const detail::RangeKernel* find_range_kernel(ElementKind element, std::optional<ArchSku> isa);
-const detail::LinearKernel* find_linear_kernel(ElementKind output, std::optional<ArchSku> isa);
+                                                            const Target& target);
+const detail::RangeKernel* find_range_kernel(ElementKind element, const Target& target);
+const detail::LinearKernel* find_linear_kernel(ElementKind output, const Target& target);
+
+// The same of a GPU's.
+const detail::DeviceElementwiseKernel* find_device_elementwise_kernel(QuantizeKind op, ElementKind element,
+                                                                      ElementKind aux_element, const Target& target);
+const detail::DeviceDynamicRangeKernel* find_device_dynamic_range_kernel(ElementKind element, ElementKind aux_element,
+                                                                         const Target& target);
+const detail::DeviceRangeKernel* find_device_range_kernel(ElementKind element, const Target& target);
+const detail::DeviceLinearKernel* find_device_linear_kernel(ElementKind output, const Target& target);
 
 }  // namespace kvant::ops

@@ -186,7 +186,8 @@ float smooth_scale(double x, double w, double alpha) {
 
 Status find_scales(const Stream& stream, const TensorRef<float>& act_absmax, std::span<const AnyRef> weights,
                    double alpha, const TensorMut<float>& scales) {
-  if (const auto isa = ops::requested_isa(kFind, stream, {}); !isa.ok()) return isa.status();
+  if (Status s = ops::check_cpu_stream(kFind, stream, "smooth weights before they go to the GPU"); !s.ok()) return s;
+  if (const auto target = ops::target_of(kFind, stream, {}); !target.ok()) return target.status();
   if (Status status = check_find({"act_absmax", act_absmax}, named_weights(weights), alpha, {"scales", scales});
       !status.ok())
     return status;
@@ -344,7 +345,8 @@ class Products {
 // it.
 Status fold(const Stream& stream, const TensorRef<float>& scales, const AnyMut& norm_weight, const AnyMut& norm_bias,
             std::span<const AnyMut> weights) {
-  if (const auto isa = ops::requested_isa(kApply, stream, {}); !isa.ok()) return isa.status();
+  if (Status s = ops::check_cpu_stream(kApply, stream, "smooth weights before they go to the GPU"); !s.ok()) return s;
+  if (const auto target = ops::target_of(kApply, stream, {}); !target.ok()) return target.status();
   std::vector<Operand> norms = {{"norm_weight", norm_weight}};
   if (norm_bias.data != nullptr) norms.push_back({"norm_bias", norm_bias});
   const std::vector<Operand> weight_operands = named_weights(weights);

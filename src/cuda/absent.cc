@@ -1,0 +1,20 @@
+// The CUDA backend of a build without CUDA.
+#include "core/device_kernel.h"
+#include "core/refuse.h"
+
+namespace kvant::cuda {
+
+bool is_built() { return false; }
+
+Result<detail::DeviceStream> open_stream(CUstream_st*) {
+  return core::unsupported("cuda: this build of kvant has no CUDA; build it with -DKVANT_CUDA=ON where nvcc is");
+}
+
+Status launch_status(std::string_view, int) { return {}; }
+
+std::span<const detail::DeviceElementwiseKernel> elementwise_kernels() { return {}; }
+std::span<const detail::DeviceRangeKernel> range_kernels() { return {}; }
+std::span<const detail::DeviceDynamicRangeKernel> dynamic_range_kernels() { return {}; }
+std::span<const detail::DeviceLinearKernel> linear_kernels() { return {}; }
+
+}  // namespace kvant::cuda

@@ -1,0 +1,154 @@
+// The kernels that find ranges and make codes in one launch, or make codes from the partial ranges of another.
+#pragma once
+
+#include "core/device_kernel.h"
+#include "cuda/operators.h"
+#include "cuda/range.cuh"
+#include "semantics/linear.h"
+
+namespace kvant::cuda {
+
+// What becomes of the ranges.
+struct Codes {
+  std::byte* out;
+  std::int64_t out_stride;
+  Sink sink;  // of parameters; its partial ranges where there are some
+  Settings settings;
+  const std::byte* divisor;  // of the elements of a run, before anything else; null: none
+  bool is_static;            // parameters are given
+  double static_scale;
+  int static_zero_point;
+};
+
+// Elements on their way in, divided by their divisors.
+template <class T, int N>
+KVANT_DEVICE void load_divided(const std::byte* line, const std::byte* divisor, std::int64_t first, int count,
+                               compute_t<T> (&x)[N]) {
+  using C = compute_t<T>;
+  using L = DeviceLanes<C>;
+  load_chunk<T, N>(line, first, count, x);
+  if (divisor == nullptr) return;
+  C d[N];
+  load_chunk<C, N>(divisor, first, count, d);
+  KVANT_UNROLL
+  for (int i = 0; i < N; ++i) x[i] = semantics::smoothed<L>(x[i], d[i]);
+}
+
+// One team for each segment, or for each chunk of one. The second reading comes from the caches.
+template <class T, class Code>
+KVANT_KERNEL void KVANT_BLOCK(kThreads, 2) dynamic_runs_kernel(const RunsProblem problem, const Codes codes) {
+  using C = compute_t<T>;
+  using Op = Quantize<T, Code>;
+  using L = typename Op::L;
+  constexpr int N = kChunk<T, Code>;
+  constexpr bool kEven = kIsPacked<Code>;
+  const Team team{problem.team_size};
+  const std::int64_t chunks = problem.segments.chunks();
+  const std::int64_t units = problem.segments.parameters * chunks;
+  const std::int64_t step = static_cast<std::int64_t>(device::grid_size().x) * team.teams_in_block();
+  // All threads of a block go round together, since merging is done by all.
+  for (std::int64_t first = static_cast<std::int64_t>(device::block_index().x) * team.teams_in_block(); first < units;
+       first += step) {
+    const std::int64_t index = first + team.index_in_block();
+    const bool mine = index < units;
+    RunsUnit unit = {};
+    if (mine) unit = RunsUnit::of(problem.segments, index);
+    semantics::ScaleAndZeroPoint<L> p{static_cast<C>(codes.static_scale), codes.static_zero_point};
+    if (!codes.is_static) {
+      semantics::Range<L> r = semantics::Range<L>::empty();
+      if (mine && chunks == 1) {
+        for_each_chunk<T, N, kEven>(problem, unit, team, [&](std::int64_t line, std::int64_t begin, int count) {
+          C x[N];
+          load_divided<T, N>(problem.x + line * problem.x_stride, codes.divisor, begin, count, x);
+          r = extended<L, N>(r, x, count);
+        });
+      } else if (mine) {
+        for (std::int64_t chunk = team.rank(); chunk < chunks; chunk += team.size)
+          r = r.with(codes.sink.partials<C>().template load<L>(chunk, unit.parameter));
+      }
+      r = team.merge<L>(r);
+      p = semantics::parameters_of_range<L>(r, codes.sink.rules);
+      if (mine && unit.chunk == 0 && team.rank() == 0) codes.sink.finish<L>(unit.parameter, r);
+    }
+    if (!mine) continue;
+    const auto prepared = semantics::prepare<L>(p.scale, p.zero_point, codes.settings.q_min, codes.settings.q_max);
+    for_each_chunk<T, N, kEven>(problem, unit, team, [&](std::int64_t line, std::int64_t begin, int count) {
+      C x[N];
+      int q[N];
+      load_divided<T, N>(problem.x + line * problem.x_stride, codes.divisor, begin, count, x);
+      apply<Op, N>(prepared, codes.settings, x, x, q);
+      store_chunk<Code, N>(codes.out + line * codes.out_stride, begin, count, q);
+    });
+  }
+}
+
+// Columns of one thread: a chunk, but no more than registers can hold the ranges of.
+template <class T, class Code>
+inline constexpr int kOwnColumns = kChunk<T, Code> < 16 ? kChunk<T, Code> : 16;
+
+// Every thread owns N neighbouring columns and goes down the lines of their segments, or down a share of them where the
+// ranges come from partial ones.
+template <class T, class Code>
+KVANT_KERNEL void KVANT_BLOCK(kThreads, 2)
+    dynamic_columns_kernel(const ColumnsProblem problem, const Codes codes, const std::int64_t line_shares) {
+  using C = compute_t<T>;
+  using Op = Quantize<T, Code>;
+  using L = typename Op::L;
+  constexpr int N = kOwnColumns<T, Code>;
+  const detail::Runs& runs = problem.segments.runs;
+  const std::int64_t chunks = problem.segments.chunks();
+  const std::int64_t per_line = (runs.length + N - 1) / N;
+  const std::int64_t items = problem.classes() * line_shares * per_line;
+  const std::int64_t step = static_cast<std::int64_t>(device::grid_size().x) * kThreads;
+  for (std::int64_t item = static_cast<std::int64_t>(device::block_index().x) * kThreads + device::linear_thread();
+       item < items; item += step) {
+    const std::int64_t rest = item / per_line, one_class = rest / line_shares, share_index = rest % line_shares;
+    const std::int64_t first = item % per_line * N;
+    const int count = runs.length - first < N ? static_cast<int>(runs.length - first) : N;
+    const std::int64_t parameter = one_class * runs.length + first;
+    const Segment segment = Segment::of(runs, one_class * runs.length);
+
+    semantics::Range<L> r[N];
+    KVANT_UNROLL
+    for (int i = 0; i < N; ++i) r[i] = semantics::Range<L>::empty();
+    C x[N];
+    if (chunks == 1) {
+      for (std::int64_t k = 0; k < segment.lines; ++k) {
+        load_chunk<T, N>(problem.x + segment.line(runs, k) * problem.x_stride, first, count, x);
+        KVANT_UNROLL
+        for (int i = 0; i < N; ++i) r[i] = r[i].with_finite(x[i]);
+      }
+    } else {
+      const Partials<C> partials = codes.sink.partials<C>();
+      for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+        C hi[N];
+        load_chunk<C, N>(partials.lo(chunk, parameter), 0, count, x);
+        load_chunk<C, N>(partials.hi(chunk, parameter), 0, count, hi);
+        KVANT_UNROLL
+        for (int i = 0; i < N; ++i) r[i] = r[i].with(semantics::Range<L>{x[i], hi[i]});
+      }
+    }
+    C scale[N];
+    int zero_point[N];
+    KVANT_UNROLL
+    for (int i = 0; i < N; ++i) {
+      const auto p = semantics::parameters_of_range<L>(r[i], codes.sink.rules);
+      scale[i] = p.scale;
+      zero_point[i] = p.zero_point;
+      if (i < count && share_index == 0) codes.sink.finish<L>(parameter + i, r[i]);
+    }
+    const Share share = Share::of(segment.lines, line_shares, share_index, 1);
+    for (std::int64_t k = share.begin; k < share.end; ++k) {
+      const std::int64_t line = segment.line(runs, k);
+      int q[N];
+      load_chunk<T, N>(problem.x + line * problem.x_stride, first, count, x);
+      KVANT_UNROLL
+      for (int i = 0; i < N; ++i)
+        q[i] = apply_one<Op>(semantics::prepare<L>(scale[i], zero_point[i], codes.settings.q_min, codes.settings.q_max),
+                             codes.settings, x[i], x[i]);
+      store_chunk<Code, N>(codes.out + line * codes.out_stride, first, count, q);
+    }
+  }
+}
+
+}  // namespace kvant::cuda

@@ -1,0 +1,95 @@
+// The kernel of the element-wise family. Threads of a block stand in a rectangle, x along a line's chunks and y along
+// lines, and stride over the rest of both, so that neither long lines nor many short ones leave threads idle.
+#pragma once
+
+#include "core/device_kernel.h"
+#include "core/runs.h"
+#include "cuda/chunk.h"
+#include "cuda/operators.h"
+
+namespace kvant::cuda {
+
+// The parameters of one index.
+template <class L>
+struct ParameterReader {
+  const detail::DeviceScales* scale;
+  const detail::DeviceZeroPoints* zero_point;
+  Settings settings;
+
+  KVANT_DEVICE semantics::Prepared<L> operator()(std::int64_t index) const {
+    using C = typename L::C;
+    const C s = scale->data == nullptr ? static_cast<C>(scale->value)
+                                       : device::load<C>(scale->data + index * static_cast<std::int64_t>(sizeof(C)));
+    const int zp =
+        zero_point->data == nullptr ? zero_point->value : device::load<std::int32_t>(zero_point->data + index * 4);
+    return semantics::prepare<L>(s, zp, settings.q_min, settings.q_max);
+  }
+};
+
+template <class Op>
+KVANT_KERNEL void KVANT_BLOCK(256, 2) elementwise_kernel(const detail::DeviceElementwiseJob job) {
+  using In = typename Op::In;
+  using Out = typename Op::Out;
+  using F = typename Op::F;
+  using L = typename Op::L;
+  constexpr int N = kChunk<In, Out>;
+  constexpr bool kEven = kIsPacked<In> || kIsPacked<Out>;
+  using Lines = Cut<F, N>;
+
+  const detail::Runs& runs = job.runs;
+  const Settings settings{job.q_min, job.q_max, job.numerics == Numerics::reciprocal};
+  const ParameterReader<L> parameters{&job.scale, &job.zero_point, settings};
+  const device::Index2 thread = device::thread_index(), block = device::block_index(), size = device::block_size(),
+                       grid = device::grid_size();
+  const std::int64_t line_step = static_cast<std::int64_t>(grid.y) * size.y;
+  const std::int64_t chunk_step = static_cast<std::int64_t>(grid.x) * size.x;
+
+  std::int64_t prepared_index = -1;
+  semantics::Prepared<L> prepared = {};
+  for (std::int64_t line = static_cast<std::int64_t>(block.y) * size.y + thread.y; line < runs.lines;
+       line += line_step) {
+    const std::byte* x_line = job.x + line * job.x_stride;
+    const std::byte* dy_line = job.dy + line * job.dy_stride;
+    std::byte* out_line = job.out + line * job.out_stride;
+    const std::int64_t base = core::first_parameter(runs, line);
+    const std::byte* wider = kIsFloat<In> ? x_line : out_line;
+    const Lines cut = Lines::template make<kEven>(wider, 0, runs.length);
+    const std::int64_t chunks = cut.chunks();
+    for (std::int64_t chunk = static_cast<std::int64_t>(block.x) * size.x + thread.x; chunk < chunks;
+         chunk += chunk_step) {
+      const std::int64_t first = cut.first(chunk);
+      const int count = cut.count(chunk);
+      number_t<In> x[N];
+      number_t<F> dy[N] = {};
+      number_t<Out> out[N];
+      load_chunk<In, N>(x_line, first, count, x);
+      if constexpr (Op::kReadsDy) load_chunk<F, N>(dy_line, first, count, dy);
+
+      const bool one_run = runs.run >= runs.length;
+      const std::int64_t run = one_run ? 0 : first / runs.run;
+      const std::int64_t left = (run + 1) * runs.run - first;  // elements of this run from here on
+      if (one_run || left >= count) {
+        if (base + run != prepared_index) {
+          prepared_index = base + run;
+          prepared = parameters(prepared_index);
+        }
+        apply<Op, N>(prepared, settings, x, dy, out);
+      } else {
+        std::int64_t index = base + run, next = left;
+        KVANT_UNROLL
+        for (int i = 0; i < N; ++i) {
+          if (i < count) {
+            if (i == next) {
+              ++index;
+              next += runs.run;
+            }
+            out[i] = apply_one<Op>(parameters(index), settings, x[i], dy[i]);
+          }
+        }
+      }
+      store_chunk<Out, N>(out_line, first, count, out);
+    }
+  }
+}
+
+}  // namespace kvant::cuda

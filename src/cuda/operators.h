@@ -1,0 +1,153 @@
+// The element-wise operators as device code: which formula of semantics/ serves which parameters. Each has
+//
+//   In, Out     what is read and written      F   the floating-point type, L   its lanes
+//   kReadsDy    there is a second input
+//   may_correct(p)        parameters for which Way::corrected gives the bits of Way::divide
+//   one<kWay>(p, s, x, dy)  one element
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/chunk.h"
+#include "cuda/lanes.h"
+#include "kvant/plan.h"
+#include "semantics/quantize.h"
+
+namespace kvant::cuda {
+
+// How quotients are evaluated: see the quotients of semantics/quantize.h.
+enum class Way { divide, multiply, corrected };
+
+template <class L, Way kWay>
+KVANT_DEVICE auto quotient(const semantics::Prepared<L>& p) {
+  if constexpr (kWay == Way::divide)
+    return semantics::Divide<L>{p.scale};
+  else if constexpr (kWay == Way::multiply)
+    return semantics::Multiply<L>{p.inverse};
+  else
+    return semantics::CorrectedMultiply<L>{p.scale, p.inverse};
+}
+
+// What all elements of a launch share.
+struct Settings {
+  int q_min;
+  int q_max;
+  bool reciprocal;
+};
+
+template <class FloatType, class Code>
+struct Quantize {
+  using In = FloatType;
+  using Out = Code;
+  using F = FloatType;
+  using L = DeviceLanes<compute_t<F>>;
+  static constexpr bool kReadsDy = false;
+  static KVANT_DEVICE bool may_correct(const semantics::Prepared<L>& p) { return p.clamps_input; }
+
+  template <Way kWay>
+  static KVANT_DEVICE int one(const semantics::Prepared<L>& p, const Settings& s, compute_t<F> x, compute_t<F>) {
+    if constexpr (kWay == Way::corrected) {
+      // NaN becomes 0 here, as it does there.
+      const int q = semantics::rounded_quotient_of_clamped_input<L>(x, quotient<L, kWay>(p), p.input_bounds);
+      return L::min_int(s.q_max, L::max_int(s.q_min, q + p.zero_point));
+    } else {
+      return semantics::quantize<L>(x, quotient<L, kWay>(p), p.zero_point, s.q_min, s.q_max);
+    }
+  }
+};
+
+template <class FloatType, class Code>
+struct Dequantize {
+  using In = Code;
+  using Out = FloatType;
+  using F = FloatType;
+  using L = DeviceLanes<compute_t<F>>;
+  static constexpr bool kReadsDy = false;
+  static KVANT_DEVICE bool may_correct(const semantics::Prepared<L>&) { return false; }
+
+  template <Way>
+  static KVANT_DEVICE compute_t<F> one(const semantics::Prepared<L>& p, const Settings&, int q, compute_t<F>) {
+    return semantics::dequantize<L>(q, p.scale, p.zero_point);
+  }
+};
+
+template <class FloatType>
+struct FakeQuantize {
+  using In = FloatType;
+  using Out = FloatType;
+  using F = FloatType;
+  using L = DeviceLanes<compute_t<F>>;
+  static constexpr bool kReadsDy = false;
+  static KVANT_DEVICE bool may_correct(const semantics::Prepared<L>& p) { return p.clamps_input; }
+
+  template <Way kWay>
+  static KVANT_DEVICE compute_t<F> one(const semantics::Prepared<L>& p, const Settings&, compute_t<F> x, compute_t<F>) {
+    if constexpr (kWay == Way::corrected)
+      return semantics::fake_quantize_clamped_input<L>(x, p.scale, quotient<L, kWay>(p), p.input_bounds);
+    else
+      return semantics::fake_quantize<L>(x, p.scale, quotient<L, kWay>(p), p.bounds);
+  }
+};
+
+// The two backward passes with a mask; kScaled divides the gradient by the scale.
+template <class FloatType, bool kScaled>
+struct MaskedBackward {
+  using In = FloatType;
+  using Out = FloatType;
+  using F = FloatType;
+  using L = DeviceLanes<compute_t<F>>;
+  static constexpr bool kReadsDy = true;
+  static KVANT_DEVICE bool may_correct(const semantics::Prepared<L>& p) { return p.corrected; }
+
+  template <Way kWay>
+  static KVANT_DEVICE compute_t<F> one(const semantics::Prepared<L>& p, const Settings&, compute_t<F> x,
+                                       compute_t<F> dy) {
+    constexpr Way kOfDy = kWay == Way::corrected ? Way::divide : kWay;  // it is stored: no shortcut
+    if constexpr (kScaled)
+      return semantics::quantize_backward<L>(x, dy, quotient<L, kWay>(p), quotient<L, kOfDy>(p), p.bounds);
+    else
+      return semantics::fake_quantize_backward<L>(x, dy, quotient<L, kWay>(p), p.bounds);
+  }
+};
+
+template <class FloatType>
+struct DequantizeBackward {
+  using In = FloatType;
+  using Out = FloatType;
+  using F = FloatType;
+  using L = DeviceLanes<compute_t<F>>;
+  static constexpr bool kReadsDy = false;
+  static KVANT_DEVICE bool may_correct(const semantics::Prepared<L>&) { return false; }
+
+  template <Way>
+  static KVANT_DEVICE compute_t<F> one(const semantics::Prepared<L>& p, const Settings&, compute_t<F> dy,
+                                       compute_t<F>) {
+    return semantics::dequantize_backward<L>(dy, p.scale);
+  }
+};
+
+// A chunk whose elements share their parameters.
+template <class Op, int N>
+KVANT_DEVICE void apply(const semantics::Prepared<typename Op::L>& p, const Settings& s,
+                        const number_t<typename Op::In> (&x)[N], const number_t<typename Op::F> (&dy)[N],
+                        number_t<typename Op::Out> (&out)[N]) {
+  if (s.reciprocal) {
+    KVANT_UNROLL
+    for (int i = 0; i < N; ++i) out[i] = Op::template one<Way::multiply>(p, s, x[i], dy[i]);
+  } else if (Op::may_correct(p)) {
+    KVANT_UNROLL
+    for (int i = 0; i < N; ++i) out[i] = Op::template one<Way::corrected>(p, s, x[i], dy[i]);
+  } else {
+    KVANT_UNROLL
+    for (int i = 0; i < N; ++i) out[i] = Op::template one<Way::divide>(p, s, x[i], dy[i]);
+  }
+}
+
+// One element with parameters of its own.
+template <class Op>
+KVANT_DEVICE number_t<typename Op::Out> apply_one(const semantics::Prepared<typename Op::L>& p, const Settings& s,
+                                                  number_t<typename Op::In> x, number_t<typename Op::F> dy) {
+  return s.reciprocal ? Op::template one<Way::multiply>(p, s, x, dy) : Op::template one<Way::divide>(p, s, x, dy);
+}
+
+}  // namespace kvant::cuda

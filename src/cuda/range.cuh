@@ -1,0 +1,270 @@
+// The kernels that find ranges, and what the dynamic-range kernels share with them.
+//
+// Two shapes of segments: *runs*, contiguous stretches that a team of threads goes through, and *columns* (runs of one
+// element), where every thread owns some neighbouring columns and goes down the lines. Where segments are too few or
+// too long for one pass, parts of them find partial ranges into the workspace, [2][chunks][parameters] numbers, lower
+// ends first, and whoever needs a parameter merges its partial ranges.
+#pragma once
+
+#include "core/device_kernel.h"
+#include "cuda/chunk.h"
+#include "cuda/lanes.h"
+#include "cuda/segments.h"
+#include "cuda/team.h"
+#include "semantics/dynamic_range.h"
+
+namespace kvant::cuda {
+
+// ---- Partial ranges -------------------------------------------------------------------------------------------
+
+template <class C>
+struct Partials {
+  std::byte* data;
+  std::int64_t chunks;
+  std::int64_t parameters;
+
+  KVANT_DEVICE std::byte* lo(std::int64_t chunk, std::int64_t parameter) const {
+    return data + (chunk * parameters + parameter) * static_cast<std::int64_t>(sizeof(C));
+  }
+  KVANT_DEVICE std::byte* hi(std::int64_t chunk, std::int64_t parameter) const { return lo(chunks + chunk, parameter); }
+
+  template <class L>
+  KVANT_DEVICE semantics::Range<L> load(std::int64_t chunk, std::int64_t parameter) const {
+    return {device::load<C>(lo(chunk, parameter)), device::load<C>(hi(chunk, parameter))};
+  }
+};
+
+// ---- Where ranges go ------------------------------------------------------------------------------------------
+
+enum class SinkKind { partials, report, parameters };
+
+// Everything that a range can become.
+struct Sink {
+  SinkKind kind;
+  std::byte* partial;
+  std::int64_t chunks;
+  std::int64_t parameters;
+  // report
+  std::byte* min;
+  std::byte* max;
+  std::byte* max_abs;
+  bool accumulate;
+  // parameters
+  semantics::RangeRules rules;
+  std::byte* scale;
+  std::byte* zero_point;
+
+  template <class C>
+  KVANT_DEVICE Partials<C> partials() const {
+    return {partial, chunks, parameters};
+  }
+
+  // A range that is final.
+  template <class L>
+  KVANT_DEVICE void finish(std::int64_t parameter, semantics::Range<L> r) const {
+    using C = typename L::C;
+    const std::int64_t at = parameter * static_cast<std::int64_t>(sizeof(C));
+    if (kind == SinkKind::parameters) {
+      const semantics::ScaleAndZeroPoint<L> p = semantics::parameters_of_range<L>(r, rules);
+      device::store<C>(scale + at, p.scale);
+      if (zero_point != nullptr) device::store<std::int32_t>(zero_point + parameter * 4, p.zero_point);
+      return;
+    }
+    C magnitude = semantics::largest_magnitude<L>(r);
+    if (accumulate) {  // with the old value first, so that a NaN in it loses
+      if (min != nullptr) r.lo = L::min(device::load<C>(min + at), r.lo);
+      if (max != nullptr) r.hi = L::max(device::load<C>(max + at), r.hi);
+      if (max_abs != nullptr) magnitude = L::max(device::load<C>(max_abs + at), magnitude);
+    }
+    if (min != nullptr) device::store<C>(min + at, semantics::positive_zero<L>(r.lo));
+    if (max != nullptr) device::store<C>(max + at, semantics::positive_zero<L>(r.hi));
+    if (max_abs != nullptr) device::store<C>(max_abs + at, semantics::positive_zero<L>(magnitude));
+  }
+
+  // The range of one chunk of a segment.
+  template <class L>
+  KVANT_DEVICE void put(std::int64_t chunk, std::int64_t parameter, const semantics::Range<L>& r) const {
+    using C = typename L::C;
+    if (kind != SinkKind::partials) return finish<L>(parameter, r);
+    device::store<C>(partials<C>().lo(chunk, parameter), r.lo);
+    device::store<C>(partials<C>().hi(chunk, parameter), r.hi);
+  }
+};
+
+// ---- Runs -----------------------------------------------------------------------------------------------------
+
+// A tensor of segments that are runs, cut into units: (segment, chunk).
+struct RunsProblem {
+  const std::byte* x;
+  std::int64_t x_stride;
+  detail::DeviceSegments segments;
+  unsigned team_size;
+};
+
+// One unit: some lines of a segment by a piece of its run.
+struct RunsUnit {
+  std::int64_t parameter;
+  std::int64_t chunk;
+  Segment segment;
+  Share lines;     // of the segment
+  Share elements;  // of each of them
+
+  static KVANT_DEVICE RunsUnit of(const detail::DeviceSegments& s, std::int64_t index) {
+    RunsUnit u;
+    const std::int64_t chunks = s.chunks();
+    u.parameter = chunks == 1 ? index : index / chunks;
+    u.chunk = chunks == 1 ? 0 : index % chunks;
+    u.segment = Segment::of(s.runs, u.parameter);
+    u.lines = Share::of(u.segment.lines, s.line_chunks, s.piece_chunks == 1 ? u.chunk : u.chunk / s.piece_chunks, 1);
+    const std::int64_t begin = u.segment.run * s.runs.run;
+    const std::int64_t left = s.runs.length - begin;
+    const Share piece = Share::of(left < s.runs.run ? left : s.runs.run, s.piece_chunks,
+                                  s.piece_chunks == 1 ? 0 : u.chunk % s.piece_chunks, kPieceQuantum);
+    u.elements = {begin + piece.begin, begin + piece.end};
+    return u;
+  }
+};
+
+// f(line, first, count) for this thread's chunks of N elements of a unit.
+template <class T, int N, bool kEven, class Function>
+KVANT_DEVICE void for_each_chunk(const RunsProblem& problem, const RunsUnit& unit, const Team& team,
+                                 const Function& f) {
+  for (std::int64_t k = unit.lines.begin; k < unit.lines.end; ++k) {
+    const std::int64_t line = unit.segment.line(problem.segments.runs, k);
+    const auto cut =
+        Cut<T, N>::template make<kEven>(problem.x + line * problem.x_stride, unit.elements.begin, unit.elements.end);
+    const std::int64_t chunks = cut.chunks();
+    for (std::int64_t chunk = team.rank(); chunk < chunks; chunk += team.size)
+      f(line, cut.first(chunk), cut.count(chunk));
+  }
+}
+
+// Extends a range by the first `count` numbers.
+template <class L, int N>
+KVANT_DEVICE semantics::Range<L> extended(semantics::Range<L> r, const typename L::C (&x)[N], int count) {
+  KVANT_UNROLL
+  for (int i = 0; i < N; ++i) {
+    const semantics::Range<L> with = r.with_finite(x[i]);
+    if (i < count) r = with;
+  }
+  return r;
+}
+
+template <class T>
+KVANT_KERNEL void KVANT_BLOCK(kThreads, 4) range_runs_kernel(const RunsProblem problem, const Sink sink) {
+  using L = DeviceLanes<compute_t<T>>;
+  constexpr int N = 128 / kBits<T>;
+  const Team team{problem.team_size};
+  const std::int64_t units = problem.segments.parameters * problem.segments.chunks();
+  const std::int64_t step = static_cast<std::int64_t>(device::grid_size().x) * team.teams_in_block();
+  // All threads of a block go round together, since merging is done by all.
+  for (std::int64_t first = static_cast<std::int64_t>(device::block_index().x) * team.teams_in_block(); first < units;
+       first += step) {
+    const std::int64_t index = first + team.index_in_block();
+    RunsUnit unit = {};
+    semantics::Range<L> r = semantics::Range<L>::empty();
+    if (index < units) {
+      unit = RunsUnit::of(problem.segments, index);
+      for_each_chunk<T, N, false>(problem, unit, team, [&](std::int64_t line, std::int64_t begin, int count) {
+        compute_t<T> x[N];
+        load_chunk<T, N>(problem.x + line * problem.x_stride, begin, count, x);
+        r = extended<L, N>(r, x, count);
+      });
+    }
+    r = team.merge<L>(r);
+    if (index < units && team.rank() == 0) sink.put<L>(unit.chunk, unit.parameter, r);
+  }
+}
+
+// ---- Columns --------------------------------------------------------------------------------------------------
+
+// A tensor whose segments are columns of some lines: `classes` sets of lines, each with `length` parameters.
+struct ColumnsProblem {
+  const std::byte* x;
+  std::int64_t x_stride;
+  detail::DeviceSegments segments;
+
+  KVANT_DEVICE std::int64_t classes() const { return segments.parameters / segments.runs.length; }
+};
+
+// Threads of a block in `kColumnThreads` columns of chunks by `kLineThreads` shares of the lines.
+inline constexpr unsigned kColumnThreads = 32;
+inline constexpr unsigned kLineThreads = kThreads / kColumnThreads;
+
+// Columns of one thread.
+template <class T>
+inline constexpr int kRangeColumns = 128 / kBits<T>;
+
+template <class T>
+constexpr unsigned range_columns_shared_bytes() {
+  return static_cast<unsigned>(2 * kThreads * kRangeColumns<T> * sizeof(compute_t<T>));
+}
+
+template <class T>
+KVANT_KERNEL void KVANT_BLOCK(kThreads, 2) range_columns_kernel(const ColumnsProblem problem, const Sink sink) {
+  using C = compute_t<T>;
+  using L = DeviceLanes<C>;
+  constexpr int N = kRangeColumns<T>;
+  const detail::Runs& runs = problem.segments.runs;
+  const std::int64_t tiles = (runs.length + N * kColumnThreads - 1) / (N * kColumnThreads);
+  const std::int64_t chunks = problem.segments.line_chunks;
+  const std::int64_t units = problem.classes() * chunks * tiles;
+  const unsigned column = device::thread_index().x, slice = device::thread_index().y;
+  const auto slot = [&](unsigned y, int i, int end) {
+    return static_cast<unsigned>(
+        (((y * N + static_cast<unsigned>(i)) * 2 + static_cast<unsigned>(end)) * kColumnThreads + column) * sizeof(C));
+  };
+  for (std::int64_t unit = device::block_index().x; unit < units; unit += device::grid_size().x) {
+    const std::int64_t tile = unit % tiles, chunk = unit / tiles % chunks, one_class = unit / tiles / chunks;
+    const Segment segment = Segment::of(runs, one_class * runs.length);
+    const Share share = Share::of(segment.lines, chunks, chunk, 1);
+    const std::int64_t first = (tile * kColumnThreads + column) * N;
+    const std::int64_t left = runs.length - first;
+    const int count = left <= 0 ? 0 : left < N ? static_cast<int>(left) : N;
+    semantics::Range<L> r[N];
+    KVANT_UNROLL
+    for (int i = 0; i < N; ++i) r[i] = semantics::Range<L>::empty();
+    if (count > 0) {
+      for (std::int64_t k = share.begin + slice; k < share.end; k += kLineThreads) {
+        C x[N];
+        load_chunk<T, N>(problem.x + segment.line(runs, k) * problem.x_stride, first, count, x);
+        KVANT_UNROLL
+        for (int i = 0; i < N; ++i) r[i] = r[i].with_finite(x[i]);
+      }
+    }
+    KVANT_UNROLL
+    for (int i = 0; i < N; ++i) {
+      device::shared_store<C>(slot(slice, i, 0), r[i].lo);
+      device::shared_store<C>(slot(slice, i, 1), r[i].hi);
+    }
+    device::sync_block();
+    // The slices of each column are merged by one thread, columns shared out among all.
+    for (unsigned i = slice; i < static_cast<unsigned>(N); i += kLineThreads) {
+      if (static_cast<int>(i) >= count) continue;
+      semantics::Range<L> merged = semantics::Range<L>::empty();
+      for (unsigned y = 0; y < kLineThreads; ++y)
+        merged = merged.with(semantics::Range<L>{device::shared_load<C>(slot(y, static_cast<int>(i), 0)),
+                                                 device::shared_load<C>(slot(y, static_cast<int>(i), 1))});
+      sink.put<L>(chunk, one_class * runs.length + first + i, merged);
+    }
+    device::sync_block();  // before somebody writes again
+  }
+}
+
+// ---- Finishing ------------------------------------------------------------------------------------------------
+
+// Merges the partial ranges of every parameter; no chunks: the segments are empty.
+template <class C>
+KVANT_KERNEL void KVANT_BLOCK(kThreads, 4) finish_ranges_kernel(const Sink sink) {
+  using L = DeviceLanes<C>;
+  const std::int64_t step = static_cast<std::int64_t>(device::grid_size().x) * kThreads;
+  for (std::int64_t p = static_cast<std::int64_t>(device::block_index().x) * kThreads + device::linear_thread();
+       p < sink.parameters; p += step) {
+    semantics::Range<L> r = semantics::Range<L>::empty();
+    for (std::int64_t chunk = 0; chunk < sink.chunks; ++chunk)
+      r = r.with(sink.partials<C>().template load<L>(chunk, p));
+    sink.finish<L>(p, r);
+  }
+}
+
+}  // namespace kvant::cuda

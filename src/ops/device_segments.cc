@@ -1,0 +1,50 @@
+#include "ops/device_segments.h"
+
+#include <algorithm>
+
+#include "core/runs.h"
+
+namespace kvant::ops {
+
+using core::divide_up;
+
+detail::DeviceSegments cut_for_device(const detail::Runs& runs, std::int64_t parameters) {
+  detail::DeviceSegments s{runs, parameters};
+  if (runs.lines == 0 || parameters == 0) return s;
+  const std::int64_t runs_in_line = divide_up(runs.length, runs.run);
+  const std::int64_t lines = divide_up(runs.lines, parameters / runs_in_line);  // of a segment
+  if (runs.run == 1) {
+    // A thread goes down so many lines twice before it is worth splitting them. Few chunks: every thread of the second
+    // launch merges all of its columns'.
+    constexpr std::int64_t kMostLines = 256, kLinesPerChunk = 64, kMostChunks = 8;
+    if (lines > kMostLines) s.line_chunks = std::min(kMostChunks, lines / kLinesPerChunk);
+    return s;
+  }
+  // So many blocks keep a large GPU busy; each should have some work nevertheless.
+  constexpr std::int64_t kWantedUnits = 1024, kLeastElements = 8192;
+  const std::int64_t wanted = divide_up(kWantedUnits, parameters);
+  const std::int64_t chunks = std::clamp<std::int64_t>(lines * runs.run / kLeastElements, 1, wanted);
+  s.line_chunks = std::min(chunks, lines);
+  s.piece_chunks = divide_up(chunks, s.line_chunks);
+  return s;
+}
+
+DeviceSegmentedTensor cut_for_device(const SegmentedTensor& tensor) {
+  return {cut_for_device(tensor.dense.runs, tensor.dense.parameters),
+          cut_for_device(tensor.with_gaps.runs, tensor.with_gaps.parameters)};
+}
+
+std::size_t DeviceSegmentedTensor::workspace_bytes(std::size_t compute_bytes) const {
+  const auto bytes = [&](const detail::DeviceSegments& s) {
+    return s.chunks() == 1 ? 0 : 2 * static_cast<std::size_t>(s.chunks() * s.parameters) * compute_bytes + kAlignment;
+  };
+  return std::max(bytes(dense), bytes(with_gaps));
+}
+
+std::byte* partial_ranges(void* workspace) {
+  constexpr std::uintptr_t kAlignment = DeviceSegmentedTensor::kAlignment;
+  const auto address = reinterpret_cast<std::uintptr_t>(workspace);
+  return static_cast<std::byte*>(workspace) + (kAlignment - address % kAlignment) % kAlignment;
+}
+
+}  // namespace kvant::ops
