@@ -27,7 +27,8 @@ PTX_ARCHITECTURE = 80  # the oldest: what it has, the others have too
 FLAGS = ["-std=c++20", "--fmad=false", "-O3"]
 
 # Instructions of the PTX, by name. A vector of 128 bits may be v4 of 32, v2 of 64 or one b128; more counts too.
-VECTOR = {"load of 128 bits": ("ld", 128), "store of 128 bits": ("st", 128), "store of 64 bits": ("st", 64)}
+VECTOR = {f"{word} of {bits} bits": (kind, bits)
+          for word, kind in (("load", "ld"), ("store", "st")) for bits in (32, 64, 128)}
 PATTERNS = {
     "mma.sync m16n8k32 of s8": r"\bmma\.sync\.\S*m16n8k32\S*\.s8\.s8\b",
     "cp.async": r"\bcp\.async\.c[ag]\.shared\S*\.global\b",
@@ -35,11 +36,19 @@ PATTERNS = {
     "dp4a": r"\bdp4a\.",
 }
 
-# What an entry must contain: a pattern of its readable name, and the instructions. The first that matches counts.
+# What an entry must contain: a pattern of its readable name, and the instructions. The first that matches counts. A
+# thread moves 128 bits of codes at once unless it would need more than four times 128 bits of floating-point numbers for them
+# (src/cuda/chunk.h): then codes move in 64 or 32.
 REQUIRED = [
-    (r"^elementwise\b", ["load of 128 bits", "store of 128 bits"]),
-    (r"^dynamic_(runs|columns)\b", ["load of 128 bits", "store of 128 bits"]),
-    (r"^linear_tile\b", ["mma.sync m16n8k32 of s8", "cp.async", "ldmatrix"]),
+    (r"^elementwise<Quantize<f64, [su]4>|^dynamic_\w+<f64, [su]4>", ["load of 128 bits", "store of 32 bits"]),
+    (r"^elementwise<Quantize<(f64, [su]8|f32, [su]4)>", ["load of 128 bits", "store of 64 bits"]),
+    (r"^dynamic_runs<(f64, [su]8|f32, [su]4)>", ["load of 128 bits", "store of 64 bits"]),
+    (r"^dynamic_columns<(f64, [su]8|\w+, [su]4)>", ["load of 128 bits", "store of 64 bits"]),
+    (r"^elementwise<Dequantize<f64, [su]4>", ["load of 32 bits", "store of 128 bits"]),
+    (r"^elementwise<Dequantize<(f64, [su]8|f32, [su]4)>", ["load of 64 bits", "store of 128 bits"]),
+    (r"^(elementwise|dynamic_runs|dynamic_columns)\b", ["load of 128 bits", "store of 128 bits"]),
+    (r"^range_(runs|columns)\b", ["load of 128 bits"]),
+    (r"^linear_tile\b", ["mma.sync m16n8k32 of s8", "cp.async", "ldmatrix", "store of 128 bits"]),
     (r"^linear_small\b", ["dp4a", "load of 128 bits"]),
     (r"", []),
 ]
@@ -50,6 +59,7 @@ FAMILIES = [
     ("dynamic_range.cu", "dynamic_columns"),
     ("range.cu", "range_runs"),
     ("range.cu", "range_columns"),
+    ("range.cu", "finish_ranges"),
     ("linear.cu", "linear_tile"),
     ("linear.cu", "linear_small"),
 ]

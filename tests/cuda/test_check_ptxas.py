@@ -56,6 +56,7 @@ TILE_PTX = f"""
 {{
 	cp.async.cg.shared.global [%r7], [%rd1], 16, %r2;
 	ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%r3, %r4, %r5, %r6}}, [%r7];
+	st.global.v4.b32 	[%rd9], {{%r8, %r9, %r10, %r11}};
 	mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {{%r8, %r9, %r10, %r11}}, {{%r3, %r4, %r5, %r6}}, {{%r3, %r4}}, …;
 	ret;
 }}
@@ -113,6 +114,13 @@ class Ptx(unittest.TestCase):
     def test_missing_vector_store(self):
         self.assertEqual(self.wrong(ELEMENTWISE_PTX.replace("st.global.v2.b64", "st.global.v2.b32")),
                          ["elementwise<quantize, f32, s8>: no store of 128 bits in its PTX"])
+
+    def test_codes_that_are_narrower_by_design(self):
+        body = "\tld.global.v2.f64 {a, b}, [c];\n\tst.global.b64 [c], a;\n"
+        self.assertEqual(c.missing_instructions("elementwise<Quantize<f64, s8>>", body), [])
+        self.assertEqual(c.missing_instructions("elementwise<Quantize<f32, s8>>", body), ["store of 128 bits"])
+        self.assertEqual(c.missing_instructions("dynamic_columns<f16, u4>", body), [])
+        self.assertEqual(c.missing_instructions("dynamic_runs<f16, u4>", body), ["store of 128 bits"])
 
     def test_missing_mma(self):
         # The same shape for u8 is another instruction.
