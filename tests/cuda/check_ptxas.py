@@ -205,36 +205,56 @@ def weight(instruction):
     return next((count for pattern, count in EXPANDED.items() if re.match(pattern, instruction)), 1)
 
 
+def cheapest_way(lines, targets, begin, end):
+    """Through lines [begin, end) from top to bottom: of the ways that move the most bytes in 128-bit accesses the one
+    with the fewest instructions, as (bytes, instructions, bytes loaded, bytes stored). No branch goes backwards."""
+    # best[i]: from line i to the end; None where there is no way.
+    best = [None] * (end - begin + 1)
+    best[-1] = (0, 0, 0, 0)
+    for i in range(end - 1, begin - 1, -1):
+        name, predicated = lines[i]
+        ways = []
+        falls_through = predicated or not name.startswith(("bra", "ret", "exit"))
+        if falls_through or i == end - 1:
+            ways.append(best[i + 1 - begin])
+        if i in targets and i < targets[i] <= end:
+            ways.append(best[targets[i] - begin])
+        ways = [way for way in ways if way is not None]
+        if not ways:
+            continue
+        way = max(ways, key=lambda way: (way[0], -way[1]))
+        kind, bits = vector_bits(name) or (None, 0)
+        size = bits // 8 if bits >= 128 else 0
+        best[i - begin] = (way[0] + size, way[1] + weight(name), way[2] + (size if kind == "ld" else 0),
+                           way[3] + (size if kind == "st" else 0))
+    return best[0]
+
+
 def vector_loop(body):
-    """The inner loop that moves the most global memory in accesses of 128 bits: its instructions, and the bytes that
-    one thread loads and stores in a turn. The whole body where no loop does. None without such accesses."""
-    lines, labels = [], {}
+    """One turn of the inner loop that moves the most global memory in accesses of 128 bits, on its cheapest way: the
+    instructions, and the bytes that one thread loads and stores. The whole body where no loop does. None without such
+    accesses. It leaves out slow paths, and so is the least that a turn can take."""
+    lines, labels, jumps = [], {}, {}
     for line in body.splitlines():
         line = line.split("//")[0].strip()
         if match := re.fullmatch(r"(\$\w+):", line):
             labels[match.group(1)] = len(lines)
-        elif match := re.match(r"(?:@!?%\w+\s+)?([a-z][\w.:]*)(.*);$", line):
-            lines.append((match.group(1), match.group(2)))
-    spans = [(0, len(lines))]
-    for i, (name, rest) in enumerate(lines):
-        target = re.search(r"(\$\w+)\s*$", rest) if name.startswith("bra") else None
-        if target and labels.get(target.group(1), i + 1) <= i:
-            spans.append((labels[target.group(1)], i + 1))
-
-    def measure(span):
-        moved = {"ld": 0, "st": 0}
-        for name, _ in lines[span[0]:span[1]]:
-            if (found := vector_bits(name)) and found[1] >= 128:
-                moved[found[0]] += found[1] // 8
-        return {"instructions": sum(weight(name) for name, _ in lines[span[0]:span[1]]), "load_bytes": moved["ld"],
-                "store_bytes": moved["st"], "loop": span != spans[0]}
-
-    found = [(span, measure(span)) for span in spans]
-    found = [(span, loop) for span, loop in found if loop["load_bytes"] + loop["store_bytes"] > 0]
+        elif match := re.match(r"(@!?%\w+\s+)?([a-z][\w.:]*)(.*);$", line):
+            if match.group(2).startswith("bra") and (target := re.search(r"(\$\w+)\s*$", match.group(3))):
+                jumps[len(lines)] = target.group(1)
+            lines.append((match.group(2), match.group(1) is not None))
+    targets = {i: labels[label] for i, label in jumps.items() if label in labels}
+    spans = {(0, len(lines))} | {(target, i + 1) for i, target in targets.items() if target <= i}
+    found = []
+    for span in spans:
+        way = cheapest_way(lines, targets, *span)
+        if way is not None and way[0] > 0:
+            found.append((span, {"instructions": way[1], "load_bytes": way[2], "store_bytes": way[3],
+                                 "loop": span != (0, len(lines))}))
     # A loop around another one says nothing about its turns.
     inner = [loop for span, loop in found
              if not any(other != span and span[0] <= other[0] and other[1] <= span[1] for other, _ in found)]
-    return max(inner, key=lambda loop: loop["load_bytes"] + loop["store_bytes"], default=None)
+    return max(inner, key=lambda loop: (loop["load_bytes"] + loop["store_bytes"], -loop["instructions"]), default=None)
 
 
 def faults(rows):

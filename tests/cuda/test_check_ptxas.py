@@ -162,6 +162,12 @@ $L__BB0_2:
 """
         self.assertEqual(c.vector_loop(body), {"instructions": 14, "load_bytes": 32, "store_bytes": 16, "loop": True})
         self.assertIsNone(c.vector_loop(body.replace(".v4.u32", ".u32")))
+        # A slow path beside the division does not count, nor does one around the vectors.
+        slow = body.replace("div.rn.f32 ", "@%p3 bra $L__BB0_5;\n\tadd.f32 a;\n\tadd.f32 b;\n$L__BB0_5:\n\tdiv.rn.f32 ")
+        self.assertEqual(c.vector_loop(slow)["instructions"], 15)
+        around = body.replace("\tld.global.v4.u32 \t{%r2", "\t@%p4 bra $L__BB0_6;\n\tld.global.v4.u32 \t{%r2")
+        around = around.replace("\t@%p1 bra", "$L__BB0_6:\n\t@%p1 bra")
+        self.assertEqual(c.vector_loop(around)["instructions"], 15)
         straight = c.vector_loop(body.replace("@%p1 bra", "@%p1 bra.nowhere").replace("$L__BB0_1;", "$L__BB0_2;"))
         self.assertEqual((straight["load_bytes"], straight["loop"]), (32, False))
 
