@@ -37,8 +37,8 @@ PATTERNS = {
 }
 
 # What an entry must contain: a pattern of its readable name, and the instructions. The first that matches counts. A
-# thread moves 128 bits of codes at once unless it would need more than four times 128 bits of floating-point numbers for them
-# (src/cuda/chunk.h): then codes move in 64 or 32.
+# thread moves 128 bits of codes at once unless it would need more than four times 128 bits of floating-point numbers for
+# them (src/cuda/chunk.h): then codes move in 64 or 32.
 REQUIRED = [
     (r"^elementwise<Quantize<f64, [su]4>|^dynamic_\w+<f64, [su]4>", ["load of 128 bits", "store of 32 bits"]),
     (r"^elementwise<Quantize<(f64, [su]8|f32, [su]4)>", ["load of 128 bits", "store of 64 bits"]),
@@ -342,7 +342,10 @@ def collect(logs, ptxs, families=()):
         row["threads"] = entry["threads"] if entry else None
         row["blocks"] = entry["blocks"] if entry else None
         row["vector_loop"] = entry["vector_loop"] if entry else None
-    rows.sort(key=lambda row: (natural(row["name"]), row["arch"]))
+    # A template that two sources use is compiled in both; the worse of the two counts.
+    rows.sort(key=lambda row: (natural(row["name"]), row["arch"], -row["stack"], -(row["registers"] or 0)))
+    rows = [row for before, row in zip([None] + rows, rows)
+            if before is None or (before["name"], before["arch"]) != (row["name"], row["arch"])]
     there = {family(row["name"]) for row in rows}
     lost = [f"{source} has no kernel {name}" for source, name in families if name not in there]
     return rows, faults(rows) + missing + lost

@@ -40,8 +40,8 @@ LAUNCH = 2e-6  # seconds before a kernel's first byte and after its last one, ba
 SIZES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "s8": 1, "u8": 1, "s4": 0.5, "u4": 0.5}
 ELEMENTS = 4096 * 4096
 
-# What streams: (title, passes), a pass being (pattern of the kernel's name, bytes read from memory and bytes written per
-# element). A token's second reading comes from the caches; a tensor's comes from memory, in a second kernel.
+# What streams: (title, passes), a pass being (pattern of the kernel's name, bytes read from memory and bytes written
+# per element). A token's second reading comes from the caches; a tensor's comes from memory, in a second kernel.
 STREAMING = []
 for _t in ("f32", "f16", "bf16"):
     _b = SIZES[_t]
