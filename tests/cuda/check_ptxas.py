@@ -254,7 +254,9 @@ def vector_loop(body):
     # A loop around another one says nothing about its turns.
     inner = [loop for span, loop in found
              if not any(other != span and span[0] <= other[0] and other[1] <= span[1] for other, _ in found)]
-    return max(inner, key=lambda loop: (loop["load_bytes"] + loop["store_bytes"], -loop["instructions"]), default=None)
+    # One that also stores makes the results; others only look for ranges or merge them.
+    return max(inner, key=lambda loop: (loop["store_bytes"] > 0 and loop["load_bytes"] > 0,
+                                        loop["load_bytes"] + loop["store_bytes"], -loop["instructions"]), default=None)
 
 
 def faults(rows):
