@@ -151,7 +151,7 @@ KVANT_DEVICE semantics::Range<L> extended(semantics::Range<L> r, const typename 
 }
 
 template <class T>
-KVANT_KERNEL void KVANT_BLOCK(kThreads, 4) range_runs_kernel(const RunsProblem problem, const Sink sink) {
+KVANT_KERNEL void KVANT_BLOCK(kThreads, 3) range_runs_kernel(const RunsProblem problem, const Sink sink) {
   using L = DeviceLanes<compute_t<T>>;
   constexpr int N = 128 / kBits<T>;
   const Team team{problem.team_size};
