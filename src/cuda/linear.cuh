@@ -137,7 +137,7 @@ struct LinearTile {
   static constexpr unsigned kStageBytes = static_cast<unsigned>((rows + columns) * kStep);
 
   // Afterwards the same memory holds Σ a of the tile's rows, Σ w of its columns and their parameters, and a slice of 16
-  // rows for each warp. Its pitch puts the pairs that mma_s8 leaves in a half-warp into different banks (of 32-bit sums).
+  // rows for each warp. The pitch puts the pairs of 32-bit sums that a half-warp stores into different banks.
   static constexpr unsigned kRowSums = 0;
   static constexpr unsigned kColumnSums = kRowSums + rows * sizeof(Sum);
   static constexpr unsigned kColumnZeroPoints = kColumnSums + columns * sizeof(Sum);
