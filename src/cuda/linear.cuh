@@ -137,7 +137,7 @@ struct LinearTile {
   static constexpr unsigned kStageBytes = static_cast<unsigned>((rows + columns) * kStep);
 
   // Afterwards the same memory holds Σ a of the tile's rows, Σ w of its columns and their parameters, and a slice of 16
-  // rows for each warp. The pitch of a slice leaves no bank conflicts to mma_s8's pairs.
+  // rows for each warp. The pitch puts the pairs of 32-bit sums that a half-warp stores into different banks.
   static constexpr unsigned kRowSums = 0;
   static constexpr unsigned kColumnSums = kRowSums + rows * sizeof(Sum);
   static constexpr unsigned kColumnZeroPoints = kColumnSums + columns * sizeof(Sum);
@@ -378,6 +378,27 @@ KVANT_DEVICE void share_code_sums(const LinearLaunch& launch, const TileThread<T
   }
 }
 
+// 16 bytes of outputs, in as few registers as they fill: numbers of 16 bits share one.
+template <class Out>
+struct OutputWords {
+  Packed<Out, 16 / sizeof(Out)> outputs;
+  KVANT_DEVICE void set_pair(unsigned n, Out first, Out second) {
+    outputs.v[n] = first;
+    outputs.v[n + 1] = second;
+  }
+  KVANT_DEVICE Out at(unsigned n) const { return outputs.v[n]; }
+  KVANT_DEVICE const auto& all() const { return outputs; }
+};
+template <class Out>
+requires(sizeof(Out) == 2) struct OutputWords<Out> {
+  device::Words4 words;
+  KVANT_DEVICE void set_pair(unsigned n, Out first, Out second) {
+    words.w[n / 2] = first.bits | static_cast<std::uint32_t>(second.bits) << 16;
+  }
+  KVANT_DEVICE Out at(unsigned n) const { return {static_cast<std::uint16_t>(words.w[n / 2] >> (16 * (n % 2)))}; }
+  KVANT_DEVICE const auto& all() const { return words; }
+};
+
 // Sums to outputs. A warp passes them through shared memory 16 rows at a time, after which each thread has as many
 // neighbours of one row as make 16 bytes of output, always of the same columns.
 template <class Out, class Tile, class Sums>
@@ -403,8 +424,7 @@ KVANT_DEVICE void write_tile(const LinearLaunch& launch, const TileThread<Tile>&
   const std::int64_t columns_left = job.columns - column;
   const unsigned slice = Tile::kSlices + at.warp * Tile::kSliceBytes;
   const unsigned write_to = slice + at.lane / 4 * Tile::kSlicePitch + at.lane % 4 * 2 * kSumBytes;
-  const unsigned read_row = at.lane / kLanesInRow;
-  const unsigned read_from = slice + read_row * Tile::kSlicePitch + at.lane % kLanesInRow * kCount * kSumBytes;
+  const unsigned read_from = slice + at.lane % kLanesInRow * kCount * kSumBytes;
   KVANT_UNROLL
   for (unsigned t = 0; t < Tile::kRowTiles; ++t) {
     device::sync_warp();  // the slice before has been read
@@ -416,15 +436,15 @@ KVANT_DEVICE void write_tile(const LinearLaunch& launch, const TileThread<Tile>&
       device::shared_store(to + 8 * Tile::kSlicePitch, Packed<Sum, 2>{{c[2], c[3]}});
     }
     device::sync_warp();
-    for (unsigned r = 0; r < 16; r += kRowsAtOnce) {
-      const unsigned tile_row = at.first_row + t * 16 + r + read_row;
+    for (unsigned r = at.lane / kLanesInRow; r < 16; r += kRowsAtOnce) {
+      const unsigned tile_row = at.first_row + t * 16 + r;
       const std::int64_t row = place.row + tile_row;
       if (row >= job.rows || columns_left <= 0) continue;
       const C act_scale = epilogue.act_scale(row);
       const std::int32_t act_zero_point = launch.needs_column_sums ? epilogue.act_zero_point(row) : 0;
       const Sum row_sum =
           launch.needs_row_sums ? device::shared_load<Sum>(Tile::kRowSums + tile_row * kSumBytes) : Sum(0);
-      Packed<Out, static_cast<int>(kCount)> out;
+      OutputWords<Out> out;
       KVANT_UNROLL
       for (unsigned n = 0; n < kCount; n += 2) {
         const auto products = device::shared_load<Packed<Sum, 2>>(read_from + r * Tile::kSlicePitch + n * kSumBytes);
@@ -448,17 +468,16 @@ KVANT_DEVICE void write_tile(const LinearLaunch& launch, const TileThread<Tile>&
         const unsigned parameters = (tile_column + n) * unsigned{sizeof(C)};
         const auto weight_scales = device::shared_load<Packed<C, 2>>(Tile::kColumnScales + parameters);
         const auto biases = device::shared_load<Packed<C, 2>>(Tile::kColumnBias + parameters);
-        KVANT_UNROLL
-        for (unsigned i = 0; i < 2; ++i)
-          out.v[n + i] = epilogue.output(sum[i], act_scale, weight_scales.v[i], biases.v[i]);
+        out.set_pair(n, epilogue.output(sum[0], act_scale, weight_scales.v[0], biases.v[0]),
+                     epilogue.output(sum[1], act_scale, weight_scales.v[1], biases.v[1]));
       }
       std::byte* to = job.out + row * job.out_stride + column * kOutBytes;
       if (launch.out_is_aligned && columns_left >= kCount) {
-        device::store(to, out);
+        device::store(to, out.all());
       } else {
         KVANT_UNROLL
         for (unsigned n = 0; n < kCount; ++n)
-          if (n < columns_left) device::store(to + n * kOutBytes, out.v[n]);
+          if (n < columns_left) device::store(to + n * kOutBytes, out.at(n));
       }
     }
   }
