@@ -411,14 +411,17 @@ class Bench {
 int main(int argc, char** argv) {
   std::string filter;
   int repeats = 7;
+  bool only_device = false;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--filter" && i + 1 < argc) {
       filter = argv[++i];
     } else if (argument == "--repeats" && i + 1 < argc && std::atoi(argv[i + 1]) > 0) {
       repeats = std::atoi(argv[++i]);
+    } else if (argument == "--device") {
+      only_device = true;
     } else {
-      fail("usage: cuda_bench [--filter TEXT] [--repeats 7]", 2);
+      fail("usage: cuda_bench [--filter TEXT] [--repeats 7] [--device: only say what it is]", 2);
     }
   }
   int devices = 0;
@@ -428,6 +431,7 @@ int main(int argc, char** argv) {
 
   Bench bench(filter, repeats);
   bench.header();
+  if (only_device) return 0;
   bench.copy();
   const std::pair<kvant::Granularity, const char*> granularities[] = {
       {kvant::PerTensor{}, "tensor"},

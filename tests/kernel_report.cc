@@ -1,5 +1,5 @@
 // kernel_report FOLDER: reads the logs that the tests left in FOLDER and says of every kernel in the registry whether
-// it ran on this machine or was only compiled.
+// it ran on this machine, ran in the executor of CUDA kernels, or was only compiled.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -22,15 +22,20 @@ int main(int argc, char** argv) {
     std::ifstream file(entry.path());
     for (std::string line; std::getline(file, line);) ran.insert(line);
   }
-  std::map<std::string, std::vector<std::string>> native, compiled;
+  std::map<std::string, std::vector<std::string>> native, emulated, compiled;
   const auto sort = [&](const kvant::KernelSku& sku) {
     const std::string name = sku.name();
-    (ran.contains(name) ? native : compiled)[std::string(kvant::name(sku.arch))].push_back(name);
+    auto& how = sku.backend == kvant::BackendKind::cuda ? emulated : native;
+    (ran.contains(name) ? how : compiled)[std::string(kvant::name(sku.arch))].push_back(name);
   };
   for (const auto* kernel : kvant::ops::elementwise_kernels()) sort(kernel->sku);
   for (const auto* kernel : kvant::ops::range_kernels()) sort(kernel->sku);
   for (const auto* kernel : kvant::ops::dynamic_range_kernels()) sort(kernel->sku);
   for (const auto* kernel : kvant::ops::linear_kernels()) sort(kernel->sku);
+  for (const auto& kernel : kvant::cuda::elementwise_kernels()) sort(kernel.sku);
+  for (const auto& kernel : kvant::cuda::range_kernels()) sort(kernel.sku);
+  for (const auto& kernel : kvant::cuda::dynamic_range_kernels()) sort(kernel.sku);
+  for (const auto& kernel : kvant::cuda::linear_kernels()) sort(kernel.sku);
   const auto print = [](const char* title, const auto& lists) {
     for (const auto& [isa, names] : lists) {
       fmt::print("{} on {}: {} kernels\n", title, isa, names.size());
@@ -46,7 +51,7 @@ int main(int argc, char** argv) {
     }
   };
   print("ran natively", native);
+  print("ran under emulation, thread by thread on the CPU,", emulated);
   print("ONLY COMPILED", compiled);
-  fmt::print("under emulation: none\n");
   return 0;
 }

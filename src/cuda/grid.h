@@ -11,6 +11,7 @@
 namespace kvant::cuda {
 
 inline constexpr unsigned kThreads = 256;
+inline constexpr unsigned kWarp = 32;
 
 // Threads along x for `columns` pieces, the rest of the block along y for `rows`; at most max_blocks blocks, which
 // stride.

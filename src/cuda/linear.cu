@@ -1,15 +1,14 @@
 // Linear layers: which kernel a job gets, and the table of them.
 #include "cuda/linear.cuh"
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
 
 #include "core/device_kernel.h"
-#include "core/elementwise_kernel.h"
-#include "kvant/element.h"
-#include "kvant/sku.h"
+#include "core/runs.h"
+#include "cuda/grid.h"
+#include "cuda/table.h"
 
 namespace kvant::cuda {
 namespace {
@@ -37,19 +36,16 @@ LinearLaunch prepared(const DeviceLinearJob& job) {
   return launch;
 }
 
-device::LaunchShape shape_for(const DeviceStream& stream, std::int64_t blocks, unsigned threads,
-                              unsigned shared_bytes) {
-  const std::int64_t most = std::max<std::int64_t>(stream.max_blocks, 1);
-  return {{static_cast<unsigned>(std::min(blocks, most)), 1}, {threads, 1}, shared_bytes};
+template <class Tile>
+std::int64_t tile_count(const DeviceLinearJob& job) {
+  return core::divide_up(job.rows, Tile::kRows) * core::divide_up(job.columns, Tile::kColumns);
 }
-
-std::int64_t pieces(std::int64_t count, std::int64_t piece) { return (count + piece - 1) / piece; }
 
 template <class Out, class Tile>
 int enqueue_tile(const DeviceStream& stream, const DeviceLinearJob& job) {
-  const std::int64_t tiles = pieces(job.rows, Tile::kRows) * pieces(job.columns, Tile::kColumns);
-  return device::launch(stream, shape_for(stream, tiles, kTileThreads, Tile::kSharedBytes), &linear_tile<Out, Tile>,
-                        prepared(job));
+  return device::launch(stream,
+                        {{blocks_for(stream, tile_count<Tile>(job), 1), 1}, {kTileThreads, 1}, Tile::kSharedBytes},
+                        &linear_tile<Out, Tile>, prepared(job));
 }
 
 // With the least power of two that is enough rows.
@@ -57,27 +53,24 @@ template <class Out, int rows = 1>
 int enqueue_small(const DeviceStream& stream, const DeviceLinearJob& job) {
   if constexpr (rows < kMostSmallRows)
     if (job.rows > rows) return enqueue_small<Out, 2 * rows>(stream, job);
-  const std::int64_t blocks = pieces(job.columns, kSmallColumns * std::int64_t{kSmallThreads / kWarpLanes});
-  return device::launch(stream, shape_for(stream, blocks, kSmallThreads, 0), &linear_small<Out, rows>, prepared(job));
+  constexpr std::int64_t kColumns = kSmallColumns * (kSmallThreads / kWarp);  // of a block
+  return device::launch(stream, {{blocks_for(stream, job.columns, kColumns), 1}, {kSmallThreads, 1}},
+                        &linear_small<Out, rows>, prepared(job));
 }
 
 template <class Out>
 int enqueue(const DeviceStream& stream, const DeviceLinearJob& job) {
   if (job.rows <= kMostSmallRows && job.depth <= kMostSmallDepth) return enqueue_small<Out>(stream, job);
-  if (job.depth <= kMostShallowDepth) return enqueue_tile<Out, ShallowTile>(stream, job);
-  return enqueue_tile<Out, DeepTile>(stream, job);
+  if (job.depth > kMostShallowDepth) return enqueue_tile<Out, DeepTile>(stream, job);
+  // A large tile reads half as much for each output, if every multiprocessor has one and its rows are not mostly empty.
+  const bool large = job.rows > QuarterTile::kRows && tile_count<ShallowTile>(job) >= stream.multiprocessors;
+  return large ? enqueue_tile<Out, ShallowTile>(stream, job) : enqueue_tile<Out, QuarterTile>(stream, job);
 }
 
 template <class Out>
 constexpr DeviceLinearKernel linear_kernel() {
-  KernelSku sku;
-  sku.op = QuantizeKind::w8a8_linear;
-  sku.element = ElementKind::s8;
-  sku.aux_element = kind_of<Out>;
+  KernelSku sku = device_sku<compute_t<Out>>(QuantizeKind::w8a8_linear, ElementKind::s8, kind_of<Out>);
   sku.epilogue = EpilogueKind::dequantize_bias;
-  sku.arch = ArchSku::sm_80;
-  sku.backend = BackendKind::cuda;
-  sku.precision_guarantee = detail::bit_stable_guarantee<compute_t<Out>>();
   sku.precision_guarantee.accumulator = AccumulatorKind::exact_integer;
   return {sku, &enqueue<Out>};
 }

@@ -14,6 +14,7 @@
 
 #include "core/device_kernel.h"
 #include "cuda/device.h"
+#include "cuda/grid.h"
 #include "cuda/lanes.h"
 #include "cuda/numbers.h"
 #include "kvant/element.h"
@@ -32,7 +33,6 @@ struct LinearLaunch {
   bool needs_column_sums = false;  // an activation zero point may be
 };
 
-inline constexpr unsigned kWarpLanes = 32;
 inline constexpr unsigned kChunkBytes = 16;  // what a thread moves at once
 
 // u8 codes to s8: 128 less.
@@ -153,6 +153,7 @@ struct LinearTile {
 };
 
 using ShallowTile = LinearTile<128, 128, false>;
+using QuarterTile = LinearTile<64, 64, false>;  // where large tiles would be too few for the device
 using DeepTile = LinearTile<64, 64, true>;
 
 inline constexpr unsigned kTileThreads = 256;
@@ -277,8 +278,8 @@ struct TileSums {
 // Where a thread stands in its block.
 template <class Tile>
 struct TileThread {
-  unsigned lane = device::linear_thread() % kWarpLanes;
-  unsigned warp = device::linear_thread() / kWarpLanes;
+  unsigned lane = device::linear_thread() % kWarp;
+  unsigned warp = device::linear_thread() / kWarp;
   unsigned warp_row = warp / 4;
   unsigned warp_column = warp % 4;
   unsigned first_row = warp_row * Tile::kWarpRows;  // of the warp's part of the tile
@@ -410,7 +411,7 @@ KVANT_DEVICE void write_tile(const LinearLaunch& launch, const TileThread<Tile>&
   constexpr unsigned kOutBytes = sizeof(Out);
   constexpr unsigned kCount = 16 / kOutBytes;  // outputs of a thread in one row
   constexpr unsigned kLanesInRow = Tile::kWarpColumns / kCount;
-  constexpr unsigned kRowsAtOnce = kWarpLanes / kLanesInRow;
+  constexpr unsigned kRowsAtOnce = kWarp / kLanesInRow;
   static_assert(16 % kRowsAtOnce == 0);
 
   const detail::DeviceLinearJob& job = launch.job;
@@ -563,7 +564,7 @@ struct Values {
 // The sums over all lanes of `count` values in each, spread over the lanes: lane l gets number l * count / 32 and, if
 // count is 64, the one behind. Lanes exchange halves of what they have, `mask` telling with whom, until there is one
 // left; from then on they add up copies.
-template <class Sum, unsigned mask = kWarpLanes / 2, class T, int count>
+template <class Sum, unsigned mask = kWarp / 2, class T, int count>
 KVANT_DEVICE auto spread_sums(const Values<T, count>& values, unsigned lane) {
   constexpr int kLeft = count > 1 ? count / 2 : 1;
   const bool upper = (lane & mask) != 0;
@@ -603,7 +604,7 @@ class SmallOperands {
     }
   }
 
-  // `chunks` chunks of 16 bytes, `kWarpLanes` of them apart, from depth k on. Rows must be aligned.
+  // `chunks` chunks of 16 bytes, `kWarp` of them apart, from depth k on. Rows must be aligned.
   template <int chunks>
   KVANT_DEVICE void add_chunks(std::int32_t k, SmallSums<rows>& sums) const {
     const detail::DeviceLinearJob& job = launch_.job;
@@ -665,7 +666,7 @@ class SmallOperands {
     }
   }
 
-  static constexpr std::int32_t kLaneStride = kWarpLanes * kChunkBytes;
+  static constexpr std::int32_t kLaneStride = kWarp * kChunkBytes;
 
  private:
   static KVANT_DEVICE std::int32_t dot16(const device::Words4& words, std::int32_t sum) {
@@ -684,21 +685,21 @@ KVANT_KERNEL KVANT_BLOCK(kSmallThreads, 8) void linear_small(LinearLaunch launch
   using C = compute_t<Out>;
   constexpr int kValues = rows * kSmallColumns;
   constexpr int kOutputs = kValues == 64 ? 2 : 1;                                                  // of a lane
-  constexpr unsigned kCopies = kValues < static_cast<int>(kWarpLanes) ? kWarpLanes / kValues : 1;  // of an output
-  constexpr unsigned kWarps = kSmallThreads / kWarpLanes;
+  constexpr unsigned kCopies = kValues < static_cast<int>(kWarp) ? kWarp / kValues : 1;  // of an output
+  constexpr unsigned kWarps = kSmallThreads / kWarp;
   // With few rows there are registers left to have more of the weight on its way.
   constexpr int kChunks = rows <= 4 ? 2 : 1;
 
   const detail::DeviceLinearJob& job = launch.job;
   const LinearEpilogue<Out> epilogue{job};
-  const unsigned lane = device::linear_thread() % kWarpLanes;
+  const unsigned lane = device::linear_thread() % kWarp;
   const std::int32_t depth = static_cast<std::int32_t>(job.depth);
   const std::int32_t whole = launch.activation_is_aligned && launch.weight_is_aligned ? depth / 16 * 16 : 0;
   const std::int64_t groups = (job.columns + kSmallColumns - 1) / kSmallColumns;
   const std::int64_t step = static_cast<std::int64_t>(device::grid_size().x) * kWarps;
 
   for (std::int64_t group =
-           static_cast<std::int64_t>(device::block_index().x) * kWarps + device::linear_thread() / kWarpLanes;
+           static_cast<std::int64_t>(device::block_index().x) * kWarps + device::linear_thread() / kWarp;
        group < groups; group += step) {
     using Operands = SmallOperands<rows>;
     const Operands operands(launch, group * kSmallColumns);
@@ -708,7 +709,7 @@ KVANT_KERNEL KVANT_BLOCK(kSmallThreads, 8) void linear_small(LinearLaunch launch
       operands.template add_chunks<kChunks>(k, sums);
     if constexpr (kChunks > 1)
       if (k < whole) operands.template add_chunks<1>(k, sums);
-    for (k = whole + static_cast<std::int32_t>(lane * 4); k < depth; k += 4 * kWarpLanes) operands.add_word(k, sums);
+    for (k = whole + static_cast<std::int32_t>(lane * 4); k < depth; k += 4 * kWarp) operands.add_word(k, sums);
 
     const Values<std::int64_t, kOutputs> products = spread_sums<std::int64_t>(sums.products, lane);
     Values<std::int32_t, 1> row_sum;
@@ -717,7 +718,7 @@ KVANT_KERNEL KVANT_BLOCK(kSmallThreads, 8) void linear_small(LinearLaunch launch
       KVANT_UNROLL
       for (int n = 0; n < kSmallColumns; ++n) {
         KVANT_UNROLL
-        for (unsigned mask = kWarpLanes / 2; mask != 0; mask /= 2)
+        for (unsigned mask = kWarp / 2; mask != 0; mask /= 2)
           sums.column.v[n] += device::shuffle_xor(sums.column.v[n], mask);
       }
     }

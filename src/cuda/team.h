@@ -9,8 +9,6 @@
 
 namespace kvant::cuda {
 
-inline constexpr unsigned kWarp = 32;
-
 struct Team {
   unsigned size;  // 1, 2, 4 … 32, or kThreads
 
