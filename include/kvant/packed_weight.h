@@ -3,7 +3,7 @@
 //
 // A packed weight holds the codes of a [N, K] matrix of s8 or u8 (nothing is rounded or lost), the sums of its rows,
 // and where the instruction set needs it a list of what would not fit 16-bit sums. It belongs to the instruction set it
-// was packed for: a plan for another one refuses it.
+// was packed for: a plan for another one refuses it. Plans of CUDA take the raw weight: there is nothing to rearrange.
 //
 //   auto packed = kvant::PackedWeight::pack(stream, kvant::TensorRef<std::int8_t>(w.data(), {n, k}));
 //   if (!packed.ok()) return fail(packed.status());
