@@ -6,8 +6,8 @@
 //   plan->run(stream, workspace, args)                  checks again, then runs; writes nothing if it refuses
 //
 // Plans are immutable: one plan may be used by many threads at once. run() allocates nothing, takes no lock
-// and calls the kernel that select() chose; on a stream of CUDA it enqueues and returns. It neither depends on nor leaves behind any change of the
-// floating-point mode (rounding, flush to zero, exception masks).
+// and calls the kernel that select() chose; on a stream of CUDA it enqueues and returns. It neither depends on nor
+// leaves behind any change of the floating-point mode (rounding, flush to zero, exception masks).
 #pragma once
 
 #include <cstddef>
@@ -31,8 +31,8 @@ enum class Numerics : std::uint8_t {
 KVANT_API std::string_view name(Numerics numerics);
 
 // What select() may choose from. The stream says which backend; `backend`, if set, must agree. A backend or instruction
-// set that is asked for and absent is an error, never a silent fallback. The environment variable KVANT_FORCE_ISA (scalar,
-// avx2) fills in `isa` where it is unset, for streams of the CPU.
+// set that is asked for and absent is an error, never a silent fallback. The environment variable KVANT_FORCE_ISA
+// (scalar, avx2) fills in `isa` where it is unset, for streams of the CPU.
 struct PlanPreference {
   std::optional<BackendKind> backend = std::nullopt;
   std::optional<ArchSku> isa = std::nullopt;

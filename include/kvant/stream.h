@@ -3,12 +3,14 @@
 //   Stream::cpu()          all cores the process may use
 //   Stream::cpu(4)         four threads, the calling one included
 //   Stream::cpu(executor)  the host program's own thread pool, through a parallel-for callback
-//   Stream::cuda(stream)   a cudaStream_t of the current device; null: the default one
+//   Stream::cuda(stream)   a cudaStream_t; null: the default one
 //
 // On a stream of CUDA, run() puts kernels on the stream and returns. Tensors and the workspace are device memory, at
-// addresses that are multiples of their element's size; parameters given as one number stay on the host. What plans
-// refuse, and every bit of what they compute, is the same. Without a device status() is DeviceUnavailable with CUDA's
-// own reason; in a build without CUDA it is Unsupported.
+// addresses that are multiples of their element's size; parameters given as one number stay on the host. The stream
+// belongs to its device, or to the current one if it is null (CUDA's legacy default stream), and that device must be
+// the current one whenever a plan runs. Results have the CPU's bits, but for the payloads of NaN; plans refuse the
+// same, but for what only device memory holds: one scale that is given as a tensor is not looked at. Without a device
+// status() is DeviceUnavailable with CUDA's own reason; in a build without CUDA it is Unsupported.
 //
 // A stream made with bad arguments is not usable: status() says why, and every select() and run() that is
 // given it returns that status. Small problems run on the calling thread whatever the stream.

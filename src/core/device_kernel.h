@@ -99,8 +99,9 @@ struct DeviceDynamicRangeJob {
 // `divisor` first.
 struct DeviceTokenJob {
   const std::byte* x = nullptr;
-  std::byte* out = nullptr;  // s8, dense
+  std::byte* out = nullptr;  // s8
   std::int64_t x_stride = 0;
+  std::int64_t out_stride = 0;
   std::int64_t rows = 0;
   std::int64_t length = 0;
   const std::byte* divisor = nullptr;  // null: none
@@ -156,6 +157,7 @@ namespace kvant::cuda {
 bool is_built();
 Result<detail::DeviceStream> open_stream(CUstream_st* stream);
 Status launch_status(std::string_view who, int error);  // ok for 0
+int current_device();                                   // -1 where CUDA does not say
 
 std::span<const detail::DeviceElementwiseKernel> elementwise_kernels();
 std::span<const detail::DeviceRangeKernel> range_kernels();

@@ -11,6 +11,7 @@ Result<detail::DeviceStream> open_stream(CUstream_st*) {
 }
 
 Status launch_status(std::string_view, int) { return {}; }
+int current_device() { return -1; }
 
 std::span<const detail::DeviceElementwiseKernel> elementwise_kernels() { return {}; }
 std::span<const detail::DeviceRangeKernel> range_kernels() { return {}; }

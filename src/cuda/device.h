@@ -223,9 +223,15 @@ struct LaunchShape {
 template <class... Parameters, class... Arguments>
 int launch(const detail::DeviceStream& stream, const LaunchShape& shape, void (*kernel)(Parameters...),
            const Arguments&... arguments) {
-  kernel<<<dim3(shape.grid.x, shape.grid.y), dim3(shape.block.x, shape.block.y), shape.shared_bytes,
-           static_cast<cudaStream_t>(stream.handle)>>>(arguments...);
-  return static_cast<int>(cudaGetLastError());
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(shape.grid.x, shape.grid.y);
+  config.blockDim = dim3(shape.block.x, shape.block.y);
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream.handle);
+  // Not <<<…>>> and cudaGetLastError(), which would tell of what the host program did before.
+  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments...);
+  if (error != cudaSuccess) (void)cudaGetLastError();  // it is told here, and not once more by another call
+  return static_cast<int>(error);
 }
 inline const char* error_text(int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
 

@@ -1,5 +1,6 @@
 // The dynamic-range kernels of the CUDA backend: one launch where a team of threads or a column of lines makes a
-// segment, two where segments are split, and two where packed codes of odd runs share bytes between segments.
+// segment, two where segments are split, and two or three where packed codes of odd runs share bytes between segments
+// or short runs are split into very many parts.
 #include "cuda/dynamic_range.cuh"
 
 #include <algorithm>
@@ -17,8 +18,8 @@ using detail::DeviceDynamicRangeKernel;
 using detail::DeviceStream;
 using detail::DeviceTokenJob;
 
-// Lines that a thread takes at least once it has merged the partial ranges of its columns.
-constexpr std::int64_t kLinesPerThread = 32;
+// Lines that a block takes at least once it has merged the partial ranges of its columns.
+constexpr std::int64_t kLinesPerBlock = 128;
 
 template <class T, class Code>
 int launch_runs(const DeviceStream& stream, const RunsProblem& problem, const Codes& codes) {
@@ -32,12 +33,11 @@ int launch_runs(const DeviceStream& stream, const RunsProblem& problem, const Co
 
 template <class T, class Code>
 int launch_columns(const DeviceStream& stream, const ColumnsProblem& problem, const Codes& codes) {
+  constexpr int N = kOwnColumns<T, Code>;
   const detail::DeviceSegments& s = problem.segments;
-  const std::int64_t classes = s.parameters / s.runs.length;
-  const std::int64_t lines = s.runs.lines / classes;
-  const std::int64_t shares = s.chunks() == 1 ? 1 : std::max<std::int64_t>(1, lines / kLinesPerThread);
-  const std::int64_t items = classes * shares * core::divide_up(s.runs.length, kOwnColumns<T, Code>);
-  return device::launch(stream, {{blocks_for(stream, items, kThreads), 1}, {kThreads, 1}},
+  const std::int64_t lines = s.runs.lines * s.runs.length / s.parameters;  // of a segment
+  const std::int64_t shares = s.chunks() == 1 ? 1 : std::max<std::int64_t>(1, lines / kLinesPerBlock);
+  return device::launch(stream, columns_shape<N>(stream, s, shares, ColumnsBlock<compute_t<T>, N>::shared_bytes()),
                         &dynamic_columns_kernel<T, Code>, problem, codes, shares);
 }
 
@@ -73,15 +73,19 @@ template <class T, class Code>
 int enqueue(const DeviceStream& stream, const DeviceDynamicRangeJob& job) {
   const detail::DeviceSegments& s = job.segments;
   if (s.runs.lines == 0) return finish_ranges<compute_t<T>>(stream, parameters_sink(job, 0));
-  const bool whole_bytes = !kIsPacked<Code> || s.runs.run % 2 == 0 || s.runs.run >= s.runs.length;
   const bool columns = has_columns(s);
+  const bool whole_bytes = !kIsPacked<Code> || s.runs.run % 2 == 0 || s.runs.run >= s.runs.length;
+  const unsigned team = team_size(core::divide_up(s.runs.run, s.piece_chunks), kChunk<T, Code>);
+  // Teams make codes of their own segments, unless those share bytes or a small team would merge many partial ranges.
+  constexpr std::int64_t kMostMerged = 8;  // by one thread
+  const bool by_teams = whole_bytes && s.chunks() <= kMostMerged * team;
   const Sink sink = parameters_sink(job, s.chunks());
-  if (s.chunks() > 1 || !(whole_bytes || columns)) {
+  if (s.chunks() > 1 || !(by_teams || columns)) {
     Sink first = sink;
     if (s.chunks() > 1) first.kind = SinkKind::partials;
     if (const int error = find_ranges<T>(stream, job.x, job.x_stride, s, first); error != 0) return error;
   }
-  if (!(whole_bytes || columns)) {
+  if (!(by_teams || columns)) {
     if (s.chunks() > 1)
       if (const int error = finish_ranges<compute_t<T>>(stream, sink); error != 0) return error;
     return quantize_with_parameters(stream, job);
@@ -95,8 +99,7 @@ int enqueue(const DeviceStream& stream, const DeviceDynamicRangeJob& job) {
                     .static_scale = 1,
                     .static_zero_point = 0};
   if (columns) return launch_columns<T, Code>(stream, {job.x, job.x_stride, s}, codes);
-  const std::int64_t piece = core::divide_up(s.runs.run, s.piece_chunks);
-  return launch_runs<T, Code>(stream, {job.x, job.x_stride, s, team_size(piece, kChunk<T, Code>)}, codes);
+  return launch_runs<T, Code>(stream, {job.x, job.x_stride, s, team}, codes);
 }
 
 template <class T>
@@ -106,7 +109,7 @@ int enqueue_tokens(const DeviceStream& stream, const DeviceTokenJob& job) {
       .runs = {.lines = job.rows, .length = job.length, .run = job.length, .outer_step = 1}, .parameters = job.rows};
   const RunsProblem problem{job.x, job.x_stride, segments, team_size(job.length, kChunk<T, Code>)};
   const Codes codes{.out = job.out,
-                    .out_stride = job.length,
+                    .out_stride = job.out_stride,
                     .sink = {.kind = SinkKind::parameters,
                              .partial = nullptr,
                              .chunks = 1,

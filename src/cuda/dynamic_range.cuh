@@ -86,68 +86,65 @@ KVANT_KERNEL void KVANT_BLOCK(kThreads, 2) dynamic_runs_kernel(const RunsProblem
 template <class T, class Code>
 inline constexpr int kOwnColumns = kChunk<T, Code> < 16 ? kChunk<T, Code> : 16;
 
-// Every thread owns N neighbouring columns and goes down the lines of their segments, or down a share of them where the
-// ranges come from partial ones.
+// A block for some columns of a class of lines: their ranges from all lines, or from partial ones, then the codes of
+// its share of the lines.
 template <class T, class Code>
 KVANT_KERNEL void KVANT_BLOCK(kThreads, 2)
-    dynamic_columns_kernel(const ColumnsProblem problem, const Codes codes, const std::int64_t line_shares) {
+    dynamic_columns_kernel(const ColumnsProblem problem, const Codes codes, const std::int64_t shares) {
   using C = compute_t<T>;
   using Op = Quantize<T, Code>;
   using L = typename Op::L;
   constexpr int N = kOwnColumns<T, Code>;
   const detail::Runs& runs = problem.segments.runs;
+  const auto block = ColumnsBlock<C, N>::here();
   const std::int64_t chunks = problem.segments.chunks();
-  const std::int64_t per_line = (runs.length + N - 1) / N;
-  const std::int64_t items = problem.classes() * line_shares * per_line;
-  const std::int64_t step = static_cast<std::int64_t>(device::grid_size().x) * kThreads;
-  for (std::int64_t item = static_cast<std::int64_t>(device::block_index().x) * kThreads + device::linear_thread();
-       item < items; item += step) {
-    const std::int64_t rest = item / per_line, one_class = rest / line_shares, share_index = rest % line_shares;
-    const std::int64_t first = item % per_line * N;
-    const int count = runs.length - first < N ? static_cast<int>(runs.length - first) : N;
-    const std::int64_t parameter = one_class * runs.length + first;
-    const Segment segment = Segment::of(runs, one_class * runs.length);
-
+  const std::int64_t tiles = (runs.length + N * block.wide - 1) / (N * block.wide);
+  const std::int64_t units = problem.classes() * shares * tiles;
+  for (std::int64_t index = device::block_index().x; index < units; index += device::grid_size().x) {
+    const auto unit = ColumnsUnit::of<N>(runs, shares, tiles, block.wide, block.column, index);
+    const std::int64_t parameter = unit.one_class * runs.length + unit.first;
     semantics::Range<L> r[N];
     KVANT_UNROLL
     for (int i = 0; i < N; ++i) r[i] = semantics::Range<L>::empty();
-    C x[N];
     if (chunks == 1) {
-      for (std::int64_t k = 0; k < segment.lines; ++k) {
-        load_chunk<T, N>(problem.x + segment.line(runs, k) * problem.x_stride, first, count, x);
-        KVANT_UNROLL
-        for (int i = 0; i < N; ++i) r[i] = r[i].with_finite(x[i]);
-      }
-    } else {
+      extend_columns<T, L, N>(problem, unit, Share{0, unit.segment.lines}, block.slice, block.high, r);
+    } else if (unit.count != 0) {
       const Partials<C> partials = codes.sink.partials<C>();
-      for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-        C hi[N];
-        load_chunk<C, N>(partials.lo(chunk, parameter), 0, count, x);
-        load_chunk<C, N>(partials.hi(chunk, parameter), 0, count, hi);
+      for (std::int64_t chunk = block.slice; chunk < chunks; chunk += block.high) {
+        C lo[N], hi[N];
+        load_chunk<C, N>(partials.lo(chunk, parameter), 0, unit.count, lo);
+        load_chunk<C, N>(partials.hi(chunk, parameter), 0, unit.count, hi);
         KVANT_UNROLL
-        for (int i = 0; i < N; ++i) r[i] = r[i].with(semantics::Range<L>{x[i], hi[i]});
+        for (int i = 0; i < N; ++i) r[i] = r[i].with(semantics::Range<L>{lo[i], hi[i]});
       }
     }
+    block.template merge<L>(r);
     C scale[N];
     int zero_point[N];
     KVANT_UNROLL
     for (int i = 0; i < N; ++i) {
-      const auto p = semantics::parameters_of_range<L>(r[i], codes.sink.rules);
+      const semantics::Range<L> merged = block.template kept<L>(0, i);
+      const auto p = semantics::parameters_of_range<L>(merged, codes.sink.rules);
       scale[i] = p.scale;
       zero_point[i] = p.zero_point;
-      if (i < count && share_index == 0) codes.sink.finish<L>(parameter + i, r[i]);
+      if (i < unit.count && unit.share == 0 && block.slice == 0) codes.sink.finish<L>(parameter + i, merged);
     }
-    const Share share = Share::of(segment.lines, line_shares, share_index, 1);
-    for (std::int64_t k = share.begin; k < share.end; ++k) {
-      const std::int64_t line = segment.line(runs, k);
-      int q[N];
-      load_chunk<T, N>(problem.x + line * problem.x_stride, first, count, x);
-      KVANT_UNROLL
-      for (int i = 0; i < N; ++i)
-        q[i] = apply_one<Op>(semantics::prepare<L>(scale[i], zero_point[i], codes.settings.q_min, codes.settings.q_max),
-                             codes.settings, x[i], x[i]);
-      store_chunk<Code, N>(codes.out + line * codes.out_stride, first, count, q);
+    if (unit.count != 0) {
+      const Share share = Share::of(unit.segment.lines, shares, unit.share, 1);
+      for (std::int64_t k = share.begin + block.slice; k < share.end; k += block.high) {
+        const std::int64_t line = unit.segment.line(runs, k);
+        C x[N];
+        int q[N];
+        load_chunk<T, N>(problem.x + line * problem.x_stride, unit.first, unit.count, x);
+        KVANT_UNROLL
+        for (int i = 0; i < N; ++i)
+          q[i] =
+              apply_one<Op>(semantics::prepare<L>(scale[i], zero_point[i], codes.settings.q_min, codes.settings.q_max),
+                            codes.settings, x[i], x[i]);
+        store_chunk<Code, N>(codes.out + line * codes.out_stride, unit.first, unit.count, q);
+      }
     }
+    device::sync_block();  // before somebody writes again
   }
 }
 

@@ -24,6 +24,18 @@ struct ParameterReader {
         zero_point->data == nullptr ? zero_point->value : device::load<std::int32_t>(zero_point->data + index * 4);
     return semantics::prepare<L>(s, zp, settings.q_min, settings.q_max);
   }
+
+  // Those of `count` neighbours from `index` on that have one each.
+  template <int N>
+  KVANT_DEVICE void load_own(std::int64_t index, int count, typename L::C (&s)[N], int (&zp)[N]) const {
+    KVANT_UNROLL
+    for (int i = 0; i < N; ++i) {
+      s[i] = static_cast<typename L::C>(scale->value);
+      zp[i] = zero_point->value;
+    }
+    if (scale->data != nullptr) load_chunk<typename L::C, N>(scale->data, index, count, s);
+    if (zero_point->data != nullptr) load_chunk<std::int32_t, N>(zero_point->data, index, count, zp);
+  }
 };
 
 template <class Op>
@@ -32,6 +44,7 @@ KVANT_KERNEL void KVANT_BLOCK(256, 2) elementwise_kernel(const detail::DeviceEle
   using Out = typename Op::Out;
   using F = typename Op::F;
   using L = typename Op::L;
+  using C = compute_t<F>;
   constexpr int N = kChunk<In, Out>;
   constexpr bool kEven = kIsPacked<In> || kIsPacked<Out>;
   using Lines = Cut<F, N>;
@@ -74,6 +87,19 @@ KVANT_KERNEL void KVANT_BLOCK(256, 2) elementwise_kernel(const detail::DeviceEle
           prepared = parameters(prepared_index);
         }
         apply<Op, N>(prepared, settings, x, dy, out);
+      } else if (runs.run == 1) {
+        constexpr int kPart = N < 16 ? N : 16;  // more would not fit the registers
+        KVANT_UNROLL
+        for (int part = 0; part < N; part += kPart) {
+          C scale[kPart];
+          int zero_point[kPart];
+          const int left_here = count - part;
+          parameters.load_own(base + first + part, left_here < kPart ? left_here : kPart, scale, zero_point);
+          KVANT_UNROLL
+          for (int i = 0; i < kPart; ++i)
+            out[part + i] = apply_one<Op>(semantics::prepare<L>(scale[i], zero_point[i], job.q_min, job.q_max),
+                                          settings, x[part + i], dy[part + i]);
+        }
       } else {
         std::int64_t index = base + run, next = left;
         KVANT_UNROLL

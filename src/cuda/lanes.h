@@ -1,5 +1,6 @@
-// CUDA lanes: one number in each thread. The vocabulary of semantics/lanes.h, with every rounding spelled out so that
-// no compiler flag can change a bit.
+// CUDA lanes: one number in each thread. The vocabulary of semantics/lanes.h, with every rounding spelled out.
+// (Flushing denormals would still change bits: --ftz=false in CMakeLists.txt.) nvcc may turn min and max with a
+// constant into an instruction that orders -0.0 below +0.0: where the sign of a zero would show, use positive_zero().
 #pragma once
 
 #include "cuda/device.h"

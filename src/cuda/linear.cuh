@@ -131,10 +131,11 @@ struct LinearTile {
   using Sum = std::conditional_t<deep, std::int64_t, std::int32_t>;
   using Depth = Sum;  // int32 where the depth is limited anyway
 
-  // Depth passes through shared memory in steps of 64 bytes. Three stages: one is computed on, two are on their way.
+  // Depth passes through shared memory in steps of 64 bytes, in as many stages as 48 KiB hold: one is computed on, the
+  // others are on their way.
   static constexpr int kStep = 64;
-  static constexpr int kStages = 3;
   static constexpr unsigned kStageBytes = static_cast<unsigned>((rows + columns) * kStep);
+  static constexpr int kStages = static_cast<int>(49152 / kStageBytes);
 
   // Afterwards the same memory holds Σ a of the tile's rows, Σ w of its columns and their parameters, and a slice of 16
   // rows for each warp. The pitch puts the pairs of 32-bit sums that a half-warp stores into different banks.
@@ -684,7 +685,7 @@ template <class Out, int rows>
 KVANT_KERNEL KVANT_BLOCK(kSmallThreads, 8) void linear_small(LinearLaunch launch) {
   using C = compute_t<Out>;
   constexpr int kValues = rows * kSmallColumns;
-  constexpr int kOutputs = kValues == 64 ? 2 : 1;                                                  // of a lane
+  constexpr int kOutputs = kValues == 64 ? 2 : 1;                                        // of a lane
   constexpr unsigned kCopies = kValues < static_cast<int>(kWarp) ? kWarp / kValues : 1;  // of an output
   constexpr unsigned kWarps = kSmallThreads / kWarp;
   // With few rows there are registers left to have more of the weight on its way.

@@ -187,83 +187,129 @@ struct ColumnsProblem {
   KVANT_DEVICE std::int64_t classes() const { return segments.parameters / segments.runs.length; }
 };
 
-// Threads of a block in `kColumnThreads` columns of chunks by `kLineThreads` shares of the lines.
-inline constexpr unsigned kColumnThreads = 32;
-inline constexpr unsigned kLineThreads = kThreads / kColumnThreads;
+// A block's threads stand in a rectangle: x along chunks of N neighbouring columns, y along shares of the lines, which
+// meet in shared memory. Both sizes are the launch's, so that few columns leave no thread idle.
+template <class C, int N>
+struct ColumnsBlock {
+  unsigned wide, high;     // threads
+  unsigned column, slice;  // this one
 
-// Columns of one thread.
+  static KVANT_DEVICE ColumnsBlock here() {
+    return {device::block_size().x, device::block_size().y, device::thread_index().x, device::thread_index().y};
+  }
+  static constexpr unsigned shared_bytes() { return static_cast<unsigned>(2 * kThreads * N * sizeof(C)); }
+
+  // Where slice y keeps the lower or upper end of column i of this thread's.
+  KVANT_DEVICE unsigned slot(unsigned y, int i, unsigned end) const {
+    return static_cast<unsigned>((((y * N + static_cast<unsigned>(i)) * 2 + end) * wide + column) * sizeof(C));
+  }
+  template <class L>
+  KVANT_DEVICE void keep(unsigned y, int i, const semantics::Range<L>& r) const {
+    device::shared_store<C>(slot(y, i, 0), r.lo);
+    device::shared_store<C>(slot(y, i, 1), r.hi);
+  }
+  template <class L>
+  KVANT_DEVICE semantics::Range<L> kept(unsigned y, int i) const {
+    return {device::shared_load<C>(slot(y, i, 0)), device::shared_load<C>(slot(y, i, 1))};
+  }
+
+  // The ranges of all slices of each column, in slice 0. Called by all threads; a barrier must come before anything is
+  // kept again.
+  template <class L>
+  KVANT_DEVICE void merge(const semantics::Range<L> (&r)[N]) const {
+    KVANT_UNROLL
+    for (int i = 0; i < N; ++i) keep<L>(slice, i, r[i]);
+    device::sync_block();
+    for (int i = static_cast<int>(slice); i < N; i += static_cast<int>(high)) {
+      semantics::Range<L> merged = kept<L>(0, i);
+      for (unsigned y = 1; y < high; ++y) merged = merged.with(kept<L>(y, i));
+      keep<L>(0, i, merged);
+    }
+    device::sync_block();
+  }
+};
+
+// A piece of the work of a block: some columns (`tile`) of a class of lines, by one share of those lines.
+struct ColumnsUnit {
+  std::int64_t one_class;
+  std::int64_t share;
+  std::int64_t first;  // column of this thread
+  int count;           // of its columns
+  Segment segment;     // of the first column: all of the class have the same lines
+
+  template <int N>
+  static KVANT_DEVICE ColumnsUnit of(const detail::Runs& runs, std::int64_t shares, std::int64_t tiles, unsigned wide,
+                                     unsigned column, std::int64_t index) {
+    ColumnsUnit u;
+    const std::int64_t tile = index % tiles, rest = index / tiles;
+    u.share = rest % shares;
+    u.one_class = rest / shares;
+    u.first = (tile * wide + column) * N;
+    const std::int64_t left = runs.length - u.first;
+    u.count = left <= 0 ? 0 : left < N ? static_cast<int>(left) : N;
+    u.segment = Segment::of(runs, u.one_class * runs.length);
+    return u;
+  }
+};
+
+// Extends the ranges of N columns by the lines of a share, every `step`-th from `offset` on.
+template <class T, class L, int N>
+KVANT_DEVICE void extend_columns(const ColumnsProblem& problem, const ColumnsUnit& unit, const Share& share,
+                                 unsigned offset, unsigned step, semantics::Range<L> (&r)[N]) {
+  if (unit.count == 0) return;
+  const detail::Runs& runs = problem.segments.runs;
+  for (std::int64_t k = share.begin + offset; k < share.end; k += step) {
+    compute_t<T> x[N];
+    load_chunk<T, N>(problem.x + unit.segment.line(runs, k) * problem.x_stride, unit.first, unit.count, x);
+    KVANT_UNROLL
+    for (int i = 0; i < N; ++i) r[i] = r[i].with_finite(x[i]);
+  }
+}
+
+// Columns of one thread that looks for ranges only.
 template <class T>
 inline constexpr int kRangeColumns = 128 / kBits<T>;
 
 template <class T>
-constexpr unsigned range_columns_shared_bytes() {
-  return static_cast<unsigned>(2 * kThreads * kRangeColumns<T> * sizeof(compute_t<T>));
-}
-
-template <class T>
 KVANT_KERNEL void KVANT_BLOCK(kThreads, 2) range_columns_kernel(const ColumnsProblem problem, const Sink sink) {
-  using C = compute_t<T>;
-  using L = DeviceLanes<C>;
+  using L = DeviceLanes<compute_t<T>>;
   constexpr int N = kRangeColumns<T>;
   const detail::Runs& runs = problem.segments.runs;
-  const std::int64_t tiles = (runs.length + N * kColumnThreads - 1) / (N * kColumnThreads);
+  const auto block = ColumnsBlock<compute_t<T>, N>::here();
+  const std::int64_t tiles = (runs.length + N * block.wide - 1) / (N * block.wide);
   const std::int64_t chunks = problem.segments.line_chunks;
   const std::int64_t units = problem.classes() * chunks * tiles;
-  const unsigned column = device::thread_index().x, slice = device::thread_index().y;
-  const auto slot = [&](unsigned y, int i, int end) {
-    return static_cast<unsigned>(
-        (((y * N + static_cast<unsigned>(i)) * 2 + static_cast<unsigned>(end)) * kColumnThreads + column) * sizeof(C));
-  };
-  for (std::int64_t unit = device::block_index().x; unit < units; unit += device::grid_size().x) {
-    const std::int64_t tile = unit % tiles, chunk = unit / tiles % chunks, one_class = unit / tiles / chunks;
-    const Segment segment = Segment::of(runs, one_class * runs.length);
-    const Share share = Share::of(segment.lines, chunks, chunk, 1);
-    const std::int64_t first = (tile * kColumnThreads + column) * N;
-    const std::int64_t left = runs.length - first;
-    const int count = left <= 0 ? 0 : left < N ? static_cast<int>(left) : N;
+  for (std::int64_t index = device::block_index().x; index < units; index += device::grid_size().x) {
+    const auto unit = ColumnsUnit::of<N>(runs, chunks, tiles, block.wide, block.column, index);
+    const Share share = Share::of(unit.segment.lines, chunks, unit.share, 1);
     semantics::Range<L> r[N];
     KVANT_UNROLL
     for (int i = 0; i < N; ++i) r[i] = semantics::Range<L>::empty();
-    if (count > 0) {
-      for (std::int64_t k = share.begin + slice; k < share.end; k += kLineThreads) {
-        C x[N];
-        load_chunk<T, N>(problem.x + segment.line(runs, k) * problem.x_stride, first, count, x);
-        KVANT_UNROLL
-        for (int i = 0; i < N; ++i) r[i] = r[i].with_finite(x[i]);
-      }
-    }
-    KVANT_UNROLL
-    for (int i = 0; i < N; ++i) {
-      device::shared_store<C>(slot(slice, i, 0), r[i].lo);
-      device::shared_store<C>(slot(slice, i, 1), r[i].hi);
-    }
-    device::sync_block();
-    // The slices of each column are merged by one thread, columns shared out among all.
-    for (unsigned i = slice; i < static_cast<unsigned>(N); i += kLineThreads) {
-      if (static_cast<int>(i) >= count) continue;
-      semantics::Range<L> merged = semantics::Range<L>::empty();
-      for (unsigned y = 0; y < kLineThreads; ++y)
-        merged = merged.with(semantics::Range<L>{device::shared_load<C>(slot(y, static_cast<int>(i), 0)),
-                                                 device::shared_load<C>(slot(y, static_cast<int>(i), 1))});
-      sink.put<L>(chunk, one_class * runs.length + first + i, merged);
-    }
+    extend_columns<T, L, N>(problem, unit, share, block.slice, block.high, r);
+    block.template merge<L>(r);
+    for (int i = static_cast<int>(block.slice); i < unit.count; i += static_cast<int>(block.high))
+      sink.put<L>(unit.share, unit.one_class * runs.length + unit.first + i, block.template kept<L>(0, i));
     device::sync_block();  // before somebody writes again
   }
 }
 
 // ---- Finishing ------------------------------------------------------------------------------------------------
 
-// Merges the partial ranges of every parameter; no chunks: the segments are empty.
+// Merges the partial ranges of every parameter, one warp for each; no chunks: the segments are empty.
 template <class C>
 KVANT_KERNEL void KVANT_BLOCK(kThreads, 4) finish_ranges_kernel(const Sink sink) {
   using L = DeviceLanes<C>;
-  const std::int64_t step = static_cast<std::int64_t>(device::grid_size().x) * kThreads;
-  for (std::int64_t p = static_cast<std::int64_t>(device::block_index().x) * kThreads + device::linear_thread();
-       p < sink.parameters; p += step) {
+  const Team team{kWarp};
+  const std::int64_t step = static_cast<std::int64_t>(device::grid_size().x) * team.teams_in_block();
+  for (std::int64_t first = static_cast<std::int64_t>(device::block_index().x) * team.teams_in_block();
+       first < sink.parameters; first += step) {
+    const std::int64_t p = first + team.index_in_block();
     semantics::Range<L> r = semantics::Range<L>::empty();
-    for (std::int64_t chunk = 0; chunk < sink.chunks; ++chunk)
-      r = r.with(sink.partials<C>().template load<L>(chunk, p));
-    sink.finish<L>(p, r);
+    if (p < sink.parameters)
+      for (std::int64_t chunk = team.rank(); chunk < sink.chunks; chunk += team.size)
+        r = r.with(sink.partials<C>().template load<L>(chunk, p));
+    r = team.merge<L>(r);
+    if (p < sink.parameters && team.rank() == 0) sink.finish<L>(p, r);
   }
 }
 

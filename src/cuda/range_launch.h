@@ -18,17 +18,26 @@ inline unsigned team_size(std::int64_t run, int chunk) {
 
 inline bool has_columns(const detail::DeviceSegments& segments) { return segments.runs.run == 1; }
 
+// Blocks for columns, N of them to a thread, by `shares` of their lines.
+template <int N>
+device::LaunchShape columns_shape(const detail::DeviceStream& stream, const detail::DeviceSegments& segments,
+                                  std::int64_t shares, unsigned shared_bytes) {
+  const std::int64_t length = segments.runs.length;
+  unsigned wide = 1;
+  while (wide < kWarp && wide * N < length) wide *= 2;
+  const std::int64_t units = segments.parameters / length * shares * core::divide_up(length, wide * std::int64_t{N});
+  return {{blocks_for(stream, units, 1), 1}, {wide, kThreads / wide}, shared_bytes};
+}
+
 // Ranges of all chunks of all segments into `sink`.
 template <class T>
 int find_ranges(const detail::DeviceStream& stream, const std::byte* x, std::int64_t x_stride,
                 const detail::DeviceSegments& segments, const Sink& sink) {
   if (has_columns(segments)) {
-    const ColumnsProblem problem{x, x_stride, segments};
-    const std::int64_t tiles = core::divide_up(segments.runs.length, kRangeColumns<T> * kColumnThreads);
-    const std::int64_t units = segments.parameters / segments.runs.length * segments.line_chunks * tiles;
+    constexpr int N = kRangeColumns<T>;
     return device::launch(
-        stream, {{blocks_for(stream, units, 1), 1}, {kColumnThreads, kLineThreads}, range_columns_shared_bytes<T>()},
-        &range_columns_kernel<T>, problem, sink);
+        stream, columns_shape<N>(stream, segments, segments.line_chunks, ColumnsBlock<compute_t<T>, N>::shared_bytes()),
+        &range_columns_kernel<T>, ColumnsProblem{x, x_stride, segments}, sink);
   }
   const std::int64_t piece = core::divide_up(segments.runs.run, segments.piece_chunks);
   const RunsProblem problem{x, x_stride, segments, team_size(piece, 128 / kBits<T>)};
@@ -43,8 +52,10 @@ int find_ranges(const detail::DeviceStream& stream, const std::byte* x, std::int
 // Merges partial ranges into what `sink` wants.
 template <class C>
 int finish_ranges(const detail::DeviceStream& stream, const Sink& sink) {
-  return device::launch(stream, {{blocks_for(stream, sink.parameters, kThreads), 1}, {kThreads, 1}},
-                        &finish_ranges_kernel<C>, sink);
+  return device::launch(
+      stream,
+      {{blocks_for(stream, sink.parameters, kThreads / kWarp), 1}, {kThreads, 1}, Team::shared_bytes(sizeof(C))},
+      &finish_ranges_kernel<C>, sink);
 }
 
 }  // namespace kvant::cuda

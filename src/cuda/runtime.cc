@@ -25,6 +25,8 @@ Result<detail::DeviceStream> open_stream(CUstream_st* stream) {
   if (const cudaError_t error = cudaGetDeviceCount(&devices); error != cudaSuccess) return unavailable(error);
   int device = 0, major = 0, multiprocessors = 0;
   if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return unavailable(error);
+  if (stream != nullptr)
+    if (const cudaError_t error = cudaStreamGetDevice(stream, &device); error != cudaSuccess) return unavailable(error);
   if (const cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
       error != cudaSuccess)
     return unavailable(error);
@@ -37,7 +39,14 @@ Result<detail::DeviceStream> open_stream(CUstream_st* stream) {
                         device, major, kLeastMajor);
   // Enough blocks to even out their ends; the kernels stride over the rest.
   constexpr std::int64_t kBlocksPerMultiprocessor = 32;
-  return detail::DeviceStream{stream, multiprocessors, std::max(1, multiprocessors) * kBlocksPerMultiprocessor};
+  return detail::DeviceStream{stream, device, multiprocessors, std::max(1, multiprocessors) * kBlocksPerMultiprocessor};
+}
+
+int current_device() {
+  int device = 0;
+  if (cudaGetDevice(&device) == cudaSuccess) return device;
+  (void)cudaGetLastError();
+  return -1;
 }
 
 Status launch_status(std::string_view who, int error) {

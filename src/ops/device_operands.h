@@ -28,6 +28,12 @@ Status check_alignment(const Who& who, const char* what, const AnyParameter& p) 
   return p.is_scalar() ? Status() : check_alignment(who, what, p.kind(), p.data());
 }
 
+// What became of a launch.
+template <class Who>
+Status launched(const Who& who, int error) {
+  return error == 0 ? Status() : cuda::launch_status(who(), error);
+}
+
 inline detail::DeviceScales device_scales(const AnyParameter& p) {
   if (!p.is_scalar()) return {static_cast<const std::byte*>(p.data())};
   const double value = p.kind() == ElementKind::f64 ? read_unaligned<double>(p.data())

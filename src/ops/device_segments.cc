@@ -13,17 +13,21 @@ detail::DeviceSegments cut_for_device(const detail::Runs& runs, std::int64_t par
   if (runs.lines == 0 || parameters == 0) return s;
   const std::int64_t runs_in_line = divide_up(runs.length, runs.run);
   const std::int64_t lines = divide_up(runs.lines, parameters / runs_in_line);  // of a segment
+  // So many blocks of 256 threads keep a large GPU busy; each thread should have some work nevertheless.
+  constexpr std::int64_t kWantedBlocks = 512, kThreads = 256;
   if (runs.run == 1) {
-    // A thread goes down so many lines twice before it is worth splitting them. Few chunks: every thread of the second
-    // launch merges all of its columns'.
-    constexpr std::int64_t kMostLines = 256, kLinesPerChunk = 64, kMostChunks = 8;
-    if (lines > kMostLines) s.line_chunks = std::min(kMostChunks, lines / kLinesPerChunk);
+    constexpr std::int64_t kColumnsOfBlock = 256, kLeastLines = 64;
+    const std::int64_t blocks = parameters / runs.length * divide_up(runs.length, kColumnsOfBlock);
+    s.line_chunks = std::clamp<std::int64_t>(lines / kLeastLines, 1, divide_up(kWantedBlocks, blocks));
     return s;
   }
-  // So many blocks keep a large GPU busy; each should have some work nevertheless.
-  constexpr std::int64_t kWantedUnits = 1024, kLeastElements = 8192;
-  const std::int64_t wanted = divide_up(kWantedUnits, parameters);
-  const std::int64_t chunks = std::clamp<std::int64_t>(lines * runs.run / kLeastElements, 1, wanted);
+  // A thread takes some 16 elements of a run at once; where runs are short, a block takes several of them.
+  constexpr std::int64_t kElementsOfThread = 16, kLeastElements = 32, kMostChunks = 1024;
+  const std::int64_t teams =
+      std::clamp<std::int64_t>(kThreads * kElementsOfThread / runs.run, 1, kThreads);  // of a block
+  const std::int64_t wanted = std::min(kMostChunks, divide_up(kWantedBlocks * teams, parameters));
+  const std::int64_t least = kLeastElements * kThreads / teams;
+  const std::int64_t chunks = std::clamp<std::int64_t>(lines * runs.run / least, 1, wanted);
   s.line_chunks = std::min(chunks, lines);
   s.piece_chunks = divide_up(chunks, s.line_chunks);
   return s;

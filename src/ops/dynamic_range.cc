@@ -239,7 +239,7 @@ Status AnyDynamicRangeQuantizePlan::Impl::enqueue(const Stream& stream, Workspac
                                                .rules = rules,
                                                .numerics = numerics,
                                                .quantize = device_quantize_kernel});
-  return error == 0 ? Status() : cuda::launch_status(label(descriptor), error);
+  return ops::launched([&] { return label(descriptor); }, error);
 }
 
 Status AnyDynamicRangeQuantizePlan::run(const Stream& stream, Workspace workspace,

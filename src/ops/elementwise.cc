@@ -244,8 +244,7 @@ Status ElementwisePlan::run(const Stream& stream, Workspace, const ElementwiseOp
         .numerics = numerics_,
         .runs = runs,
     };
-    const int error = device_kernel_->enqueue(stream.device(), job);
-    return error == 0 ? Status() : cuda::launch_status(label(descriptor_), error);
+    return ops::launched(who, device_kernel_->enqueue(stream.device(), job));
   }
 
   const bool in_place = x.data == out.data || (dy != nullptr && dy->data == out.data);

@@ -82,6 +82,10 @@ struct AnyLinearPlan::Impl {
   bool quantizes() const { return op == QuantizeKind::quantized_linear; }
   // What quantization reads: the input, or its quotients.
   ElementKind quantized_kind() const { return smooth ? compute() : activation; }
+  // Bytes from row to row of the codes that are made inside: a GPU reads them by 16.
+  std::int64_t code_stride() const {
+    return device_kernel == nullptr ? in_features : core::divide_up(in_features, 16) * 16;
+  }
 
   Status fill(QuantizeKind kind_of_plan, std::int64_t rows, std::int64_t k, std::int64_t n, ElementKind input,
               ElementKind code, const std::optional<ElementKind>& w, const std::optional<ElementKind>& out,
@@ -344,7 +348,7 @@ void AnyLinearPlan::Impl::lay_out() {
     layout.row_sums = place(rows * 8);
   }
   if (quantizes()) {
-    layout.codes = place(rows * in_features);
+    layout.codes = place(rows * code_stride());
     layout.scales = place(rows * row_bytes(compute(), 1));
     layout.zero_points = place(rows * 4);
     if (smooth && kernel != nullptr) layout.smoothed = place(rows * row_bytes(compute(), in_features));
@@ -653,6 +657,7 @@ Status AnyLinearPlan::Impl::prepare(const Stream& stream, std::byte* workspace, 
 // Both steps on a GPU.
 Status AnyLinearPlan::Impl::enqueue(const Stream& stream, std::byte* workspace, const LinearOperands& o,
                                     std::int64_t rows) const {
+  const auto who = [&] { return name(op); };
   const AnyRef& x = *o.activation;
   detail::DeviceLinearJob job{
       .rows = rows,
@@ -682,6 +687,7 @@ Status AnyLinearPlan::Impl::enqueue(const Stream& stream, std::byte* workspace, 
         .x = job.activation,
         .out = workspace + layout.codes,
         .x_stride = job.activation_stride,
+        .out_stride = code_stride(),
         .rows = rows,
         .length = in_features,
         .divisor = smooth ? static_cast<const std::byte*>(o.smooth->data) : nullptr,
@@ -693,18 +699,16 @@ Status AnyLinearPlan::Impl::enqueue(const Stream& stream, std::byte* workspace, 
         .rules = rules,
         .numerics = numerics,
     };
-    if (const int error = device_tokens->enqueue_tokens(stream.device(), tokens); error != 0)
-      return cuda::launch_status(name(op), error);
+    if (Status s = ops::launched(who, device_tokens->enqueue_tokens(stream.device(), tokens)); !s.ok()) return s;
     job.activation = tokens.out;
-    job.activation_stride = in_features;
+    job.activation_stride = code_stride();
     if (!is_static) {
       job.act_scale = {tokens.scale};
       // Symmetric codes have none: the sums that they would be multiplied with need not be found.
       job.act_zero_point = rules.symmetric ? detail::DeviceZeroPoints() : detail::DeviceZeroPoints{tokens.zero_point};
     }
   }
-  const int error = device_kernel->enqueue(stream.device(), job);
-  return error == 0 ? Status() : cuda::launch_status(name(op), error);
+  return ops::launched(who, device_kernel->enqueue(stream.device(), job));
 }
 
 Status AnyLinearPlan::run(const Stream& stream, Workspace given, const LinearOperands& o) const {

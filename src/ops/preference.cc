@@ -65,8 +65,15 @@ Status check_cpu_stream(const char* who, const Stream& stream, const char* inste
   return core::unsupported("{}: runs on streams of cpu, this is one of {}; {}", who, name(stream.backend()), instead);
 }
 
+bool is_of_current_device(const Stream& stream) {
+  return stream.backend() == BackendKind::cpu || stream.device().device == cuda::current_device();
+}
+
 Status refuse_stream(const std::string& who, const Stream& stream, BackendKind backend) {
   if (!stream.status().ok()) return stream.status();
+  if (stream.backend() == backend)
+    return core::invalid_problem("{}: the stream belongs to device {}, the current one is {}; cudaSetDevice({}) first",
+                                 who, stream.device().device, cuda::current_device(), stream.device().device);
   return core::unsupported("{}: the plan was selected for {}, the stream is one of {}", who, name(backend),
                            name(stream.backend()));
 }

@@ -36,11 +36,14 @@ Result<Target> target_of(const Who& who, const Stream& stream, const PlanPrefere
 // For what exists on the CPU only; `instead` says what to do on a GPU.
 Status check_cpu_stream(const char* who, const Stream& stream, const char* instead);
 
+// A GPU's kernels go to the current device.
+bool is_of_current_device(const Stream& stream);
+
 // A run's stream against the backend that its plan was selected for.
 Status refuse_stream(const std::string& who, const Stream& stream, BackendKind backend);
 template <std::invocable Who>
 Status check_stream(const Who& who, const Stream& stream, BackendKind backend) {
-  if (stream.status().ok() && stream.backend() == backend) return {};
+  if (stream.status().ok() && stream.backend() == backend && is_of_current_device(stream)) return {};
   return refuse_stream(std::string(who()), stream, backend);
 }
 

@@ -123,16 +123,16 @@ Status AnyRangePlan::run(const Stream& stream, Workspace workspace, const detail
   const auto data = [](const AnyMut* view) { return static_cast<std::byte*>(view->data); };
   if (impl_->device_kernel != nullptr) {
     if (segments.parameters == 0) return {};
-    const int error = impl_->device_kernel->enqueue(
-        stream.device(), {.x = static_cast<const std::byte*>(o.input->data),
-                          .x_stride = ops::line_stride(segments.runs, *o.input),
-                          .segments = gaps ? impl_->device_segments.with_gaps : impl_->device_segments.dense,
-                          .partial = ops::partial_ranges(workspace.data),
-                          .min = data(o.min_out),
-                          .max = data(o.max_out),
-                          .max_abs = data(o.max_abs_out),
-                          .accumulate = impl_->descriptor.accumulate});
-    return error == 0 ? Status() : cuda::launch_status(who(), error);
+    return ops::launched(
+        who, impl_->device_kernel->enqueue(
+                 stream.device(), {.x = static_cast<const std::byte*>(o.input->data),
+                                   .x_stride = ops::line_stride(segments.runs, *o.input),
+                                   .segments = gaps ? impl_->device_segments.with_gaps : impl_->device_segments.dense,
+                                   .partial = ops::partial_ranges(workspace.data),
+                                   .min = data(o.min_out),
+                                   .max = data(o.max_out),
+                                   .max_abs = data(o.max_abs_out),
+                                   .accumulate = impl_->descriptor.accumulate}));
   }
   const detail::RangeJob job =
       ops::range_job(segments, *o.input, row_bytes(impl_->input, segments.elements) >= ops::kStreamBytes);

@@ -10,8 +10,13 @@ namespace kvant::cuda {
 bool is_built() { return true; }
 
 Result<detail::DeviceStream> open_stream(CUstream_st* stream) {
-  return detail::DeviceStream{.handle = stream, .multiprocessors = 2, .max_blocks = simt::settings().max_blocks};
+  return detail::DeviceStream{.handle = stream,
+                              .device = simt::settings().device,
+                              .multiprocessors = 2,
+                              .max_blocks = simt::settings().max_blocks};
 }
+
+int current_device() { return simt::settings().device; }
 
 Status launch_status(std::string_view who, int error) {
   if (error == 0) return {};

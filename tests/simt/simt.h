@@ -25,6 +25,7 @@ struct Settings {
   // that runs a warp in step does so; CUDA promises it of sync_warp() only, and false checks for that.
   bool warp_operations_order = true;
   std::int64_t max_blocks = 6;  // of the streams that cuda::open_stream() gives; few, so that grids stride
+  int device = 0;               // the current one
 };
 KVANT_API Settings& settings();
 
