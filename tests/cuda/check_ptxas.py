@@ -6,9 +6,10 @@ the kernels were written for.
     tests/cuda/check_ptxas.py [BUILD_FOLDER] --table         then writes the figures into docs/
     tests/cuda/check_ptxas.py [BUILD_FOLDER] --check-docs    then fails if docs/ says something else
 
-Without files it compiles src/cuda/*.cu for each architecture, and to PTX, in BUILD_FOLDER (build/ptxas unless told).
-What did not change since the last run is not compiled again. All figures go to BUILD_FOLDER/ptxas.json. Exits 1 on any
-spill, stack frame or missing instruction, naming kernel, architecture and bytes; 77 where there is no nvcc.
+Without files it compiles src/cuda/*.cu for each architecture, and to PTX, in BUILD_FOLDER (build/cuda/ptxas unless
+told, where ./dev cuda has it). What did not change since the last run is not compiled again. All figures go to
+BUILD_FOLDER/ptxas.json. Exits 1 on any spill, stack frame or missing instruction, naming kernel, architecture and
+bytes; 77 where there is no nvcc.
 """
 import argparse
 import concurrent.futures
@@ -24,7 +25,10 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 ARCHITECTURES = (80, 90, 120)
 PTX_ARCHITECTURE = 80  # the oldest: what it has, the others have too
-FLAGS = ["-std=c++20", "--fmad=false", "-O3"]
+# Those of CMakeLists.txt that decide what arithmetic becomes; test_check_ptxas.py compares.
+ARITHMETIC_FLAGS = ["--fmad=false", "--ftz=false", "--prec-div=true"]
+FLAGS = ["-std=c++20", *ARITHMETIC_FLAGS, "-O3"]
+DEFAULT_BUILD = ROOT / "build/cuda/ptxas"
 
 # Instructions of the PTX, by name. A vector of 128 bits may be v4 of 32, v2 of 64 or one b128; more counts too.
 VECTOR = {f"{word} of {bits} bits": (kind, bits)
@@ -37,8 +41,9 @@ PATTERNS = {
 }
 
 # What an entry must contain: a pattern of its readable name, and the instructions. The first that matches counts. A
-# thread moves 128 bits of codes at once unless it would need more than four times 128 bits of floating-point numbers for
-# them (src/cuda/chunk.h): then codes move in 64 or 32.
+# thread moves 128 bits of codes at once unless it would need more than four times 128 bits of floating-point numbers
+# for them (src/cuda/chunk.h): then codes move in 64 or 32. In dynamic_columns a thread owns at most 16 columns, since
+# it keeps their ranges in registers: 64 bits of 4-bit codes, whatever they are made from.
 REQUIRED = [
     (r"^elementwise<Quantize<f64, [su]4>|^dynamic_\w+<f64, [su]4>", ["load of 128 bits", "store of 32 bits"]),
     (r"^elementwise<Quantize<(f64, [su]8|f32, [su]4)>", ["load of 128 bits", "store of 64 bits"]),
@@ -205,35 +210,33 @@ def weight(instruction):
     return next((count for pattern, count in EXPANDED.items() if re.match(pattern, instruction)), 1)
 
 
-def cheapest_way(lines, targets, begin, end):
-    """Through lines [begin, end) from top to bottom: of the ways that move the most bytes in 128-bit accesses the one
-    with the fewest instructions, as (bytes, instructions, bytes loaded, bytes stored). No branch goes backwards."""
-    # best[i]: from line i to the end; None where there is no way.
-    best = [None] * (end - begin + 1)
-    best[-1] = (0, 0, 0, 0)
+def cheapest_ways(lines, targets, begin, end):
+    """Through lines [begin, end) from top to bottom: for every (bytes loaded, bytes stored) in 128-bit accesses that
+    some way has, the fewest instructions, and how many of them are dp4a. No branch goes backwards."""
+    # best[i]: from line i to the end; empty where there is no way.
+    best = [{}] * (end - begin) + [{(0, 0): (0, 0)}]
     for i in range(end - 1, begin - 1, -1):
         name, predicated = lines[i]
-        ways = []
-        falls_through = predicated or not name.startswith(("bra", "ret", "exit"))
-        if falls_through or i == end - 1:
-            ways.append(best[i + 1 - begin])
+        ways = {}
+        if predicated or not name.startswith(("bra", "ret", "exit")) or i == end - 1:
+            ways.update(best[i + 1 - begin])
         if i in targets and i < targets[i] <= end:
-            ways.append(best[targets[i] - begin])
-        ways = [way for way in ways if way is not None]
-        if not ways:
-            continue
-        way = max(ways, key=lambda way: (way[0], -way[1]))
+            for moved, count in best[targets[i] - begin].items():
+                ways[moved] = min(ways.get(moved, count), count)
         kind, bits = vector_bits(name) or (None, 0)
         size = bits // 8 if bits >= 128 else 0
-        best[i - begin] = (way[0] + size, way[1] + weight(name), way[2] + (size if kind == "ld" else 0),
-                           way[3] + (size if kind == "st" else 0))
+        loaded, stored = (size if kind == "ld" else 0), (size if kind == "st" else 0)
+        own, dp4a = weight(name), int(name.startswith("dp4a"))
+        best[i - begin] = {(moved[0] + loaded, moved[1] + stored): (count[0] + own, count[1] + dp4a)
+                           for moved, count in ways.items()}
     return best[0]
 
 
-def vector_loop(body):
-    """One turn of the inner loop that moves the most global memory in accesses of 128 bits, on its cheapest way: the
-    instructions, and the bytes that one thread loads and stores. The whole body where no loop does. None without such
-    accesses. It leaves out slow paths, and so is the least that a turn can take."""
+def vector_loops(body):
+    """The innermost loops that move global memory in accesses of 128 bits, or the whole body where none does. For
+    each: whether it stores at all, and its ways: one turn costs at least so many instructions, of which so many are
+    dp4a, if it loads and stores so many bytes. Several, since loads may be optional (a divisor, scales of every
+    element). They leave out slow paths, and so are the least that a turn can take."""
     lines, labels, jumps = [], {}, {}
     for line in body.splitlines():
         line = line.split("//")[0].strip()
@@ -246,17 +249,24 @@ def vector_loop(body):
     targets = {i: labels[label] for i, label in jumps.items() if label in labels}
     spans = {(0, len(lines))} | {(target, i + 1) for i, target in targets.items() if target <= i}
     found = []
-    for span in spans:
-        way = cheapest_way(lines, targets, *span)
-        if way is not None and way[0] > 0:
-            found.append((span, {"instructions": way[1], "load_bytes": way[2], "store_bytes": way[3],
-                                 "loop": span != (0, len(lines))}))
-    # A loop around another one says nothing about its turns.
-    inner = [loop for span, loop in found
-             if not any(other != span and span[0] <= other[0] and other[1] <= span[1] for other, _ in found)]
+    # The shortest first: a loop around another one says nothing about its turns.
+    for begin, end in sorted(spans, key=lambda span: (span[1] - span[0], span)):
+        if any(begin <= inner[0] and inner[1] <= end for inner, _ in found):
+            continue
+        ways = [{"instructions": count[0], "dp4a": count[1], "load_bytes": moved[0], "store_bytes": moved[1]}
+                for moved, count in sorted(cheapest_ways(lines, targets, begin, end).items()) if sum(moved) > 0]
+        if ways:
+            stores = any(name.startswith("st.") and vector_bits(name) for name, _ in lines[begin:end])
+            found.append(((begin, end), {"stores": stores, "loop": (begin, end) != (0, len(lines)), "ways": ways}))
+    return [loop for _, loop in sorted(found, key=lambda item: item[0])]
+
+
+def vector_loop(loops):
+    """Of these loops' ways the one that moves the most. None where there is none."""
     # One that also stores makes the results; others only look for ranges or merge them.
-    return max(inner, key=lambda loop: (loop["store_bytes"] > 0 and loop["load_bytes"] > 0,
-                                        loop["load_bytes"] + loop["store_bytes"], -loop["instructions"]), default=None)
+    ways = [dict(way, loop=loop["loop"]) for loop in loops for way in loop["ways"]]
+    return max(ways, key=lambda way: (way["store_bytes"] > 0 and way["load_bytes"] > 0,
+                                      way["load_bytes"] + way["store_bytes"], -way["instructions"]), default=None)
 
 
 def faults(rows):
@@ -336,7 +346,8 @@ def collect(logs, ptxs, families=()):
     by_name = {names[entry]: value for entry, value in entries.items()}
     missing = []
     for name, entry in sorted(by_name.items()):
-        entry["vector_loop"] = vector_loop(entry["body"])
+        entry["vector_loops"] = vector_loops(entry["body"])
+        entry["vector_loop"] = vector_loop(entry["vector_loops"])
         missing += [f"{name}: no {what} in its PTX" for what in missing_instructions(name, entry["body"])]
     for row in rows:
         row["name"] = names[row.pop("entry")]
@@ -344,6 +355,7 @@ def collect(logs, ptxs, families=()):
         row["threads"] = entry["threads"] if entry else None
         row["blocks"] = entry["blocks"] if entry else None
         row["vector_loop"] = entry["vector_loop"] if entry else None
+        row["vector_loops"] = entry["vector_loops"] if entry else []
     # A template that two sources use is compiled in both; the worse of the two counts.
     rows.sort(key=lambda row: (natural(row["name"]), row["arch"], -row["stack"], -(row["registers"] or 0)))
     rows = [row for before, row in zip([None] + rows, rows)
@@ -457,7 +469,7 @@ def main():
     parser.add_argument("--check-docs", action="store_true", help="fail if docs/ differs")
     arguments = parser.parse_args()
 
-    build, sources, logs, ptxs = ROOT / "build/ptxas", [], [], []
+    build, sources, logs, ptxs = DEFAULT_BUILD, [], [], []
     for path in arguments.paths:
         if path.suffix == ".cu":
             sources.append(path)

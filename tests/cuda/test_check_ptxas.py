@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """check_ptxas.py on recorded text: what is wrong is named, what is right is read."""
 import pathlib
+import re
 import sys
 import tempfile
 import unittest
@@ -119,7 +120,9 @@ class Ptx(unittest.TestCase):
         body = "\tld.global.v2.f64 {a, b}, [c];\n\tst.global.b64 [c], a;\n"
         self.assertEqual(c.missing_instructions("elementwise<Quantize<f64, s8>>", body), [])
         self.assertEqual(c.missing_instructions("elementwise<Quantize<f32, s8>>", body), ["store of 128 bits"])
-        self.assertEqual(c.missing_instructions("dynamic_columns<f16, u4>", body), [])
+        for pair in ("f16, u4", "bf16, s4", "f32, u4", "f64, s8"):
+            self.assertEqual(c.missing_instructions(f"dynamic_columns<{pair}>", body), [], pair)
+        self.assertEqual(c.missing_instructions("dynamic_columns<f16, s8>", body), ["store of 128 bits"])
         self.assertEqual(c.missing_instructions("dynamic_runs<f16, u4>", body), ["store of 128 bits"])
 
     def test_missing_mma(self):
@@ -160,21 +163,56 @@ $L__BB0_2:
 	@%p2 bra 	$L__BB0_2;
 	ret;
 """
-        self.assertEqual(c.vector_loop(body), {"instructions": 14, "load_bytes": 32, "store_bytes": 16, "loop": True})
-        self.assertIsNone(c.vector_loop(body.replace(".v4.u32", ".u32")))
+        def most(text):
+            return c.vector_loop(c.vector_loops(text))
+
+        self.assertEqual(most(body),
+                         {"instructions": 14, "dp4a": 0, "load_bytes": 32, "store_bytes": 16, "loop": True})
+        self.assertIsNone(most(body.replace(".v4.u32", ".u32")))
         # A slow path beside the division does not count, nor does one around the vectors.
         slow = body.replace("div.rn.f32 ", "@%p3 bra $L__BB0_5;\n\tadd.f32 a;\n\tadd.f32 b;\n$L__BB0_5:\n\tdiv.rn.f32 ")
-        self.assertEqual(c.vector_loop(slow)["instructions"], 15)
+        self.assertEqual(most(slow)["instructions"], 15)
         around = body.replace("\tld.global.v4.u32 \t{%r2", "\t@%p4 bra $L__BB0_6;\n\tld.global.v4.u32 \t{%r2")
         around = around.replace("\t@%p1 bra", "$L__BB0_6:\n\t@%p1 bra")
-        self.assertEqual(c.vector_loop(around)["instructions"], 15)
-        straight = c.vector_loop(body.replace("@%p1 bra", "@%p1 bra.nowhere").replace("$L__BB0_1;", "$L__BB0_2;"))
+        self.assertEqual(most(around)["instructions"], 15)
+        straight = most(body.replace("@%p1 bra", "@%p1 bra.nowhere").replace("$L__BB0_1;", "$L__BB0_2;"))
         self.assertEqual((straight["load_bytes"], straight["loop"]), (32, False))
+
+    def test_optional_loads_are_ways_of_their_own(self):
+        body = """
+$L__BB0_1:
+	ld.global.v4.u32 	{%r2, %r3, %r4, %r5}, [%rd1];
+	min.f32 	%f1, %f2, %f3;
+	@%p1 bra 	$L__BB0_1;
+$L__BB0_2:
+	ld.global.v4.u32 	{%r2, %r3, %r4, %r5}, [%rd1];
+	@%p2 bra 	$L__BB0_3;
+	ld.global.v4.f32 	{%f2, %f3, %f4, %f5}, [%rd3];
+	div.rn.f32 	%f1, %f2, %f3;
+$L__BB0_3:
+	dp4a.s32.s32 	%r34, %r43, %r44, %r37;
+	st.global.v4.u32 	[%rd2], {%r2, %r3, %r4, %r5};
+	@%p3 bra 	$L__BB0_2;
+	ret;
+"""
+        self.assertEqual(c.vector_loops(body), [
+            {"stores": False, "loop": True,
+             "ways": [{"instructions": 3, "dp4a": 0, "load_bytes": 16, "store_bytes": 0}]},
+            {"stores": True, "loop": True,
+             "ways": [{"instructions": 5, "dp4a": 1, "load_bytes": 16, "store_bytes": 16},
+                      {"instructions": 16, "dp4a": 1, "load_bytes": 32, "store_bytes": 16}]}])
 
     def test_a_family_that_vanished(self):
         families = [("elementwise.cu", "elementwise"), ("linear.cu", "linear_tile")]
         _, wrong = c.collect([LOG], [ELEMENTWISE_PTX], families)
         self.assertEqual(wrong, ["linear.cu has no kernel linear_tile"])
+
+
+class Flags(unittest.TestCase):
+    def test_they_are_those_of_the_build(self):
+        text = re.sub(r"#.*", "", (c.ROOT / "CMakeLists.txt").read_text())
+        found = set(re.findall(r"--(?:fmad|ftz|prec-div|prec-sqrt|use_fast_math)\b(?:=\w+)?", text))
+        self.assertEqual(found, set(c.ARITHMETIC_FLAGS))
 
 
 class Names(unittest.TestCase):
