@@ -31,7 +31,12 @@ inline std::vector<SegmentPath> segment_paths() {
           {{6, 50, 41}, {PerChannel{0}, PerChannel{1}, PerChannel{2}, PerGroup{1, 8}, PerGroup{0, 4}}},
           // Groups over the outer axis, the last of them ragged or not.
           {{50, 137}, {PerGroup{0, 32}, PerGroup{0, 7}, PerGroup{0, 25}}},
-          {{600, 5}, {PerChannel{1}, PerGroup{0, 256}}}};
+          {{600, 5}, {PerChannel{1}, PerGroup{0, 256}}},
+          // Few channels of many lines: short runs whose many partial ranges are merged before codes are made, longer
+          // ones that teams merge themselves, and narrow columns.
+          {{300, 3, 4}, {PerChannel{1}}},
+          {{70, 3, 130}, {PerChannel{1}}},
+          {{2000, 16}, {PerChannel{1}, PerGroup{0, 700}}}};
 }
 
 }  // namespace kvant::tests

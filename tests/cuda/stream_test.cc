@@ -179,6 +179,23 @@ TEST(CudaStream, PlansBelongToTheirBackend) {
   });
 }
 
+#if !defined(KVANT_TESTS_ON_GPU)
+// Kernels go to the current device, so it must be the stream's.
+TEST(CudaStream, BelongsToItsDevice) {
+  Problems().each([](const auto& p) {
+    using Plan = typename std::decay_t<decltype(p)>::Plan;
+    const Stream stream = gpu();
+    const auto plan = Plan::select(stream, p.descriptor);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    const simt::ScopedSettings settings({.device = 3});
+    DeviceCopies device({});
+    const Status status = plan->run(stream, device.scratch(plan->workspace_size()), device.put(p.args));
+    EXPECT_EQ(status.code(), StatusCode::InvalidProblem) << p.name;
+    EXPECT_TRUE(says(status, "the stream belongs to device 0, the current one is 3")) << p.name << status.message();
+  });
+}
+#endif
+
 TEST(CudaStream, PreferencesThatDisagreeAreRefused) {
   Problems().each([](const auto& p) {
     using Plan = typename std::decay_t<decltype(p)>::Plan;
