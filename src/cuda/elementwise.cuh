@@ -6,6 +6,7 @@
 #include "core/runs.h"
 #include "cuda/chunk.h"
 #include "cuda/operators.h"
+#include "cuda/parameters.h"
 
 namespace kvant::cuda {
 
@@ -17,12 +18,8 @@ struct ParameterReader {
   Settings settings;
 
   KVANT_DEVICE semantics::Prepared<L> operator()(std::int64_t index) const {
-    using C = typename L::C;
-    const C s = scale->data == nullptr ? static_cast<C>(scale->value)
-                                       : device::load<C>(scale->data + index * static_cast<std::int64_t>(sizeof(C)));
-    const int zp =
-        zero_point->data == nullptr ? zero_point->value : device::load<std::int32_t>(zero_point->data + index * 4);
-    return semantics::prepare<L>(s, zp, settings.q_min, settings.q_max);
+    return semantics::prepare<L>(scale_at<typename L::C>(*scale, index), zero_point_at(*zero_point, index),
+                                 settings.q_min, settings.q_max);
   }
 
   // Those of `count` neighbours from `index` on that have one each.

@@ -2,8 +2,8 @@
 // semantics/linear.h. Everything is s8 inside: the bytes of u8 codes get their top bit flipped, which takes 128 off
 // each, and the zero points follow.
 //
-// - linear_tile: blocks of 128 × 128 outputs on the matrix units. Its deep form takes any depth: smaller tiles, whose
-//   32-bit sums move into 64-bit ones from time to time.
+// - linear_tile: blocks of 128 × 128 outputs on the matrix units, or of 64 × 64 where those would be too few. Its deep
+//   form takes any depth: 32-bit sums move into 64-bit ones from time to time.
 // - linear_small: up to 16 rows, where all that counts is how fast the weight streams in: no shared memory, one warp
 //   for four columns.
 #pragma once
@@ -17,6 +17,7 @@
 #include "cuda/grid.h"
 #include "cuda/lanes.h"
 #include "cuda/numbers.h"
+#include "cuda/parameters.h"
 #include "kvant/element.h"
 #include "semantics/linear.h"
 #include "semantics/quantize.h"
@@ -76,15 +77,8 @@ struct LinearEpilogue {
 
   const detail::DeviceLinearJob& job;
 
-  static KVANT_DEVICE C scale_at(const detail::DeviceScales& scales, std::int64_t index) {
-    return scales.data == nullptr ? static_cast<C>(scales.value)
-                                  : device::load<C>(scales.data + index * static_cast<std::int64_t>(sizeof(C)));
-  }
-  static KVANT_DEVICE std::int32_t zero_point_at(const detail::DeviceZeroPoints& zero_points, std::int64_t index) {
-    return zero_points.data == nullptr ? zero_points.value : device::load<std::int32_t>(zero_points.data + index * 4);
-  }
-  KVANT_DEVICE C act_scale(std::int64_t row) const { return scale_at(job.act_scale, row); }
-  KVANT_DEVICE C weight_scale(std::int64_t column) const { return scale_at(job.weight_scale, column); }
+  KVANT_DEVICE C act_scale(std::int64_t row) const { return scale_at<C>(job.act_scale, row); }
+  KVANT_DEVICE C weight_scale(std::int64_t column) const { return scale_at<C>(job.weight_scale, column); }
   // Zero points of the codes as s8.
   KVANT_DEVICE std::int32_t act_zero_point(std::int64_t row) const {
     return semantics::limit_zero_point<L>(zero_point_at(job.act_zero_point, row)) +
