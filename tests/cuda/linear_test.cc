@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -153,12 +154,14 @@ TEST(CudaLinear, DepthsBeyond32BitsWithZeroPoints) {
   for (const auto& [activation, weight] : {std::array<ElementKind, 2>{ElementKind::u8, ElementKind::u8},
                                            {ElementKind::s8, ElementKind::u8},
                                            {ElementKind::u8, ElementKind::s8}}) {
-    LinearCase c(next == 0 ? 70 : 18, 131073 + next, next == 1 ? 68 : 3, {activation, weight, ElementKind::f64},
+    LinearCase c(next == 0 ? 70 : 18, 131080 + next, next == 1 ? 68 : 3, {activation, weight, ElementKind::f64},
                  CodeData::uniform, CodeData::uniform, next);
     c.act_zero_point = {{}, true};
     for (std::int64_t i = 0; i < c.m; ++i) c.act_zero_point.values.push_back(static_cast<std::int32_t>(i - 7));
     c.weight_zero_point = {{next == 0 ? 128 : 3}};
-    ASSERT_TRUE(same(c, {.turn = next++}));
+    // The first has rows at multiples of 16 bytes.
+    const LinearLayout layout{.activation_gap = next == 0 ? 8 : 0, .weight_gap = next == 0 ? 8 : 0};
+    ASSERT_TRUE(same(c, {.turn = next++}, layout));
   }
 }
 
@@ -247,8 +250,9 @@ TEST(CudaLinear, EveryFormOfParameters) {
 
 // Scales and biases that IEEE arithmetic turns into anything; each in its own row or column and nowhere else.
 TEST(CudaLinear, SpecialValuesStayInTheirRowOrColumn) {
+  const double all_ones = std::bit_cast<double>(0x7FFFFFFFFFFFFFFFu);  // a NaN that rounding must not carry over
   const std::vector<double> special = {1.0,  0.0,  -0.5, NAN,      kInf,   -kInf, 1e-40,    3e38,
-                                       0.25, -0.0, 1e38, 0x1p-149, -1e-42, 1e-20, 0x1p-126, 0.125};
+                                       0.25, -0.0, 1e38, 0x1p-149, -1e-42, 1e-20, 0x1p-126, all_ones};
   const auto count = static_cast<std::int64_t>(special.size());
   std::uint32_t next = 0;
   for (const ElementKind output : kFloatKinds)

@@ -33,7 +33,9 @@ inline std::vector<SegmentPath> segment_paths() {
           {{6, 50, 41}, {PerChannel{0}, PerChannel{1}, PerChannel{2}, PerGroup{1, 8}, PerGroup{0, 4}}},
           // Groups over the outer axis, the last of them ragged or not.
           {{50, 137}, {PerGroup{0, 32}, PerGroup{0, 7}, PerGroup{0, 25}}},
-          {{600, 5}, {PerChannel{1}, PerGroup{0, 256}}}};
+          {{600, 5}, {PerChannel{1}, PerGroup{0, 256}}},
+          // Many without an element.
+          {{0, 3 * kMoreLinesThanAGrid}, {PerChannel{1}}}};
 }
 
 }  // namespace kvant::tests
