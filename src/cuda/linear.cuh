@@ -547,6 +547,7 @@ KVANT_KERNEL KVANT_BLOCK(kTileThreads, 2) void linear_tile(LinearLaunch launch) 
 inline constexpr int kMostSmallRows = 16;
 // A lane's 32-bit sums take a 32nd of the depth, which is 2^16 products of at most 2^14, and a few more.
 inline constexpr std::int64_t kMostSmallDepth = 1 << 21;
+static_assert((kMostSmallDepth / kWarp + 256) << 14 < std::int64_t{1} << 31);
 inline constexpr int kSmallColumns = 4;  // of a warp
 // Small blocks spread evenly over the multiprocessors.
 inline constexpr unsigned kSmallThreads = 64;

@@ -102,6 +102,29 @@ TEST_P(EveryCudaDynamicRangeKernel, EqualsScalarInEveryModeAndOnAllData) {
     }
 }
 
+// Scales that are small whole numbers, and values half-way between codes: a product with the reciprocal rounds some of
+// them to the other side than the quotient.
+TEST_P(EveryCudaDynamicRangeKernel, HalvesGoWhereTheNumericsSendThem) {
+  constexpr std::size_t kSide = 60;
+  const std::int32_t q_max = code_range(out()).max;
+  std::uint32_t turn = 0;
+  for (const Granularity& scope : std::vector<Granularity>{PerGroup{1, 3}, PerToken{}, PerChannel{1}}) {
+    DynamicRangeCase c(of({kSide, kSide}, scope, kModes[0]), Data::normal, 1);
+    for (std::size_t row = 0; row < kSide; ++row)
+      for (std::size_t column = 0; column < kSide; ++column) {
+        const bool group = scope.kind() == GranularityKind::group, token = scope.kind() == GranularityKind::token;
+        const std::size_t segment = group ? row * kSide / 3 + column / 3 : token ? row : column;
+        const std::size_t place = group ? column % 3 : token ? column : row;
+        const auto scale = static_cast<double>(2 * (segment % 128) + 1);
+        const auto code = static_cast<std::int32_t>((place + segment / 7) % static_cast<std::size_t>(q_max));
+        const double value = place == 0 ? q_max * scale : (code + 0.5) * scale;
+        put_float(&c.input[(row * kSide + column) * width_of(in())], in(), value);
+      }
+    for (const Numerics numerics : {Numerics::exact, Numerics::reciprocal})
+      ASSERT_TRUE(same(c, {.turn = turn++, .numerics = numerics}));
+  }
+}
+
 // Segments of nothing but NaN, infinities, zeros, one value, denormals, huge or far values, beside ordinary ones: as
 // rows, as columns and all together.
 TEST_P(EveryCudaDynamicRangeKernel, OddSegmentsStayAmongThemselves) {
@@ -188,6 +211,18 @@ TEST_P(EveryCudaDynamicRangeKernel, WorksAtAddressesThatSuitTheElementOnly) {
       how.shifts = {inputs, outputs};
       ASSERT_TRUE(same(c, how));
     }
+  // Segments in several parts, whose ranges are in a workspace that begins anywhere.
+  for (const Granularity& scope : std::vector<Granularity>{PerTensor{}, PerChannel{1}})
+    for (const Shifts& shifts : {Shifts{0, 1}, Shifts{3, 2}}) {
+      DeviceRun how = turns.run();
+      how.shifts = shifts;
+      ASSERT_TRUE(same({of({601, 29}, scope, turns.mode()), Data::one_odd, turns.any()}, how));
+    }
+  // Rows with gaps are cut into more parts than the same elements without.
+  DeviceRun how = turns.run();
+  how.shifts = {0, 1};
+  const DynamicRangeCase rows(of({3, 14001}, PerTensor{}, turns.mode()), Data::normal, turns.any());
+  ASSERT_TRUE(same(rows, how, {.input_gap = 1, .output_gap = 3}));
 }
 
 // The codes are the same whether or not anybody asks for the zero points.

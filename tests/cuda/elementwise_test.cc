@@ -2,6 +2,7 @@
 // the CPU: equal bits.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <set>
@@ -18,6 +19,9 @@ namespace {
 // How a case's operands are handed over.
 struct Form {
   std::int64_t gap = 0;  // elements between rows
+  // So many elements more than that.
+  std::int64_t more_in_gradient = 0;
+  std::int64_t more_in_output = 0;
   bool scale_is_number = false;
   bool zero_point_is_number = false;
   enum class Target { fresh, input, gradient } target = Target::fresh;
@@ -26,22 +30,27 @@ struct Form {
 testing::AssertionResult same(const KernelSku& sku, const ElementwiseCase& c, DeviceRun how, const Form& form = {}) {
   how.isa = sku.arch;
   const std::int64_t row = c.descriptor.shape.row_length();
-  const std::int64_t stride = form.gap == 0 ? 0 : row + form.gap;
-  const auto spread = [&](const std::vector<std::byte>& dense, ElementKind kind) {
-    return with_gaps(dense, kind, c.rows, row, stride);
+  const auto stride = [&](std::int64_t more) { return form.gap + more == 0 ? 0 : row + form.gap + more; };
+  const auto spread = [&](const std::vector<std::byte>& dense, ElementKind kind, std::int64_t more) {
+    return with_gaps(dense, kind, c.rows, row, stride(more));
   };
-  std::vector<std::byte> x = spread(c.input, c.read_kind), dy = spread(c.gradient, c.float_kind);
-  std::vector<std::byte> fresh = spread(std::vector<std::byte>(c.output_bytes(), kGap), c.write_kind);
+  std::vector<std::byte> x = spread(c.input, c.read_kind, 0);
+  std::vector<std::byte> dy = spread(c.gradient, c.float_kind, form.more_in_gradient);
+  std::vector<std::byte> fresh =
+      spread(std::vector<std::byte>(c.output_bytes(), kGap), c.write_kind, form.more_in_output);
   std::byte* const out = form.target == Form::Target::input      ? x.data()
                          : form.target == Form::Target::gradient ? dy.data()
                                                                  : fresh.data();
   ElementwiseArgs args = c.args(x.data(), dy.data(), out);
-  args.input.row_stride = args.grad_output.row_stride = args.output.row_stride = stride;
+  args.input.row_stride = stride(0);
+  args.grad_output.row_stride = stride(form.more_in_gradient);
+  args.output.row_stride = stride(form.more_in_output);
   if (form.scale_is_number)
     args.scale = c.float_kind == ElementKind::f64 ? AnyParameter(c.scale64[0]) : AnyParameter(c.scale32[0]);
   if (form.zero_point_is_number) args.zero_point = AnyParameter(c.zero_point[0]);
-  const std::string text = sku.name() + ": " + c.describe_case() + " gap " + std::to_string(form.gap) +
-                           (form.scale_is_number ? " scale a number" : "") +
+  const std::string text = sku.name() + ": " + c.describe_case() + " gap " + std::to_string(form.gap) + " and " +
+                           std::to_string(form.more_in_gradient) + " and " + std::to_string(form.more_in_output) +
+                           " more" + (form.scale_is_number ? " scale a number" : "") +
                            (form.zero_point_is_number ? " zero point a number" : "") +
                            (form.target == Form::Target::fresh ? "" : " in place");
   return same_on_device<ElementwisePlan>(c.descriptor, args, text, how);
@@ -159,6 +168,18 @@ TEST_P(EveryCudaKernel, KeepsToRowsThatHaveStrides) {
     }
   const ElementwiseCase c(descriptor({2, 3, 37}, PerChannel{1}), 22, true);
   ASSERT_TRUE(same(sku(), c, {}, {.gap = 3}));
+}
+
+// Every operand has a stride of its own, or none.
+TEST_P(EveryCudaKernel, StridesOfOperandsMayDiffer) {
+  std::uint32_t turn = 0;
+  for (const Granularity& scope : {Granularity::per_tensor(), Granularity::per_token(), Granularity::per_channel(1)})
+    for (const auto& [gap, gradient, output] :
+         {std::array<std::int64_t, 3>{3, 4, 10}, {0, 5, 0}, {0, 0, 7}, {9, -9, -9}}) {
+      const ElementwiseCase c(descriptor({5, 37}, scope), 23 + turn, false);
+      const Form form{.gap = gap, .more_in_gradient = gradient, .more_in_output = output};
+      ASSERT_TRUE(same(sku(), c, {.turn = turn++}, form));
+    }
 }
 
 // A GPU needs addresses that suit the element, and no more than that. Operands may be off by different amounts.

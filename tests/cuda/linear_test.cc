@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -84,6 +85,13 @@ TEST(CudaLinear, EveryNumberOfRowsWithEveryN) {
   ASSERT_TRUE(same(ordinary(0, 7, 5, turns), turns.run()));
 }
 
+// More rows of tiles than a group of them has, in one column of tiles and in several.
+TEST(CudaLinear, ManyRowsOfTiles) {
+  Turns turns;
+  for (const auto& [m, n] : {std::array<std::int64_t, 2>{1030, 5}, {1200, 130}})
+    ASSERT_TRUE(same(ordinary(m, 9, n, turns), turns.run()));
+}
+
 // In all orders of threads: one row, few rows and whole tiles, each with ends that are not.
 TEST(CudaLinear, OrdersOfThreadsDoNotMatter) {
   Turns turns;
@@ -139,7 +147,48 @@ TEST(CudaLinear, SumsBeyond32Bits) {
     }
 }
 
+// Depths whose sums take 64 bits on the way, with ends that are no whole step, and zero points that need the sums of
+// both operands' codes.
+TEST(CudaLinear, DepthsBeyond32BitsWithZeroPoints) {
+  std::uint32_t next = 0;
+  for (const auto& [activation, weight] : {std::array<ElementKind, 2>{ElementKind::u8, ElementKind::u8},
+                                           {ElementKind::s8, ElementKind::u8},
+                                           {ElementKind::u8, ElementKind::s8}}) {
+    LinearCase c(next == 0 ? 70 : 18, 131080 + next, next == 1 ? 68 : 3, {activation, weight, ElementKind::f64},
+                 CodeData::uniform, CodeData::uniform, next);
+    c.act_zero_point = {{}, true};
+    for (std::int64_t i = 0; i < c.m; ++i) c.act_zero_point.values.push_back(static_cast<std::int32_t>(i - 7));
+    c.weight_zero_point = {{next == 0 ? 128 : 3}};
+    // The first has rows at multiples of 16 bytes.
+    const LinearLayout layout{.activation_gap = next == 0 ? 8 : 0, .weight_gap = next == 0 ? 8 : 0};
+    ASSERT_TRUE(same(c, {.turn = next++}, layout));
+  }
+}
+
+// The longest that a warp takes alone: what its lanes add up comes close to the end of their 32 bits.
+TEST(CudaLinear, LongestRowsOfAWarp) {
+  const LinearCase c(1, 1 << 21, 1, {ElementKind::s8, ElementKind::s8, ElementKind::f64}, CodeData::extreme,
+                     CodeData::extreme, 0);
+  ASSERT_TRUE(same(c, {.turn = 0}));
+}
+
 // ---- parameters ----
+
+// A zero point in the middle of u8, as 0 is in s8, needs no sums of codes if it is known before the launch.
+TEST(CudaLinear, ZeroPointsInTheMiddleOfTheirType) {
+  std::uint32_t next = 0;
+  for (const ElementKind activation : kByteKinds)
+    for (const ElementKind weight : kByteKinds)
+      for (const std::int64_t m : {3, 20})
+        for (const std::int64_t k : {37, 64, 130})
+          for (const int middle : {1, 2, 3}) {  // as bits: 1 of the activation, 2 of the weight
+            ++next;
+            LinearCase c(m, k, 11, {activation, weight, ElementKind::f64}, CodeData::uniform, CodeData::uniform, next);
+            if ((middle & 1) != 0 && activation == ElementKind::u8) c.act_zero_point = {{128}};
+            if ((middle & 2) != 0 && weight == ElementKind::u8) c.weight_zero_point = {{128}};
+            ASSERT_TRUE(same(c, {.turn = next}));
+          }
+}
 
 TEST(CudaLinear, HugeActivationZeroPoints) {
   constexpr std::int32_t kMost = 1 << 23;
@@ -201,15 +250,18 @@ TEST(CudaLinear, EveryFormOfParameters) {
 
 // Scales and biases that IEEE arithmetic turns into anything; each in its own row or column and nowhere else.
 TEST(CudaLinear, SpecialValuesStayInTheirRowOrColumn) {
+  const double all_ones = std::bit_cast<double>(0x7FFFFFFFFFFFFFFFu);  // a NaN that rounding must not carry over
   const std::vector<double> special = {1.0,  0.0,  -0.5, NAN,      kInf,   -kInf, 1e-40,    3e38,
-                                       0.25, -0.0, 1e38, 0x1p-149, -1e-42, 1e-20, 0x1p-126, 0.125};
+                                       0.25, -0.0, 1e38, 0x1p-149, -1e-42, 1e-20, 0x1p-126, all_ones};
   const auto count = static_cast<std::int64_t>(special.size());
   std::uint32_t next = 0;
   for (const ElementKind output : kFloatKinds)
-    for (const std::int64_t m : {std::int64_t{3}, count})
-      for (const int bias : {0, 1, 2}) {
+    for (const std::int64_t m : {std::int64_t{3}, count, count + 4})
+      for (const int form : {0, 1, 2, 3, 4, 5}) {
         ++next;
-        LinearCase c(m, 70, count, {kByteKinds[next % 2], kByteKinds[next / 2 % 2], output}, CodeData::uniform,
+        const int bias = form % 3;
+        const std::int64_t k = form < 3 ? 70 : 0;  // without products nothing is scaled
+        LinearCase c(m, k, count, {kByteKinds[next % 2], kByteKinds[next / 2 % 2], output}, CodeData::uniform,
                      CodeData::uniform, next);
         const auto wild = [&](std::int64_t many, ElementKind kind) {
           std::vector<double> all;
@@ -223,7 +275,7 @@ TEST(CudaLinear, SpecialValuesStayInTheirRowOrColumn) {
           c.bias_kind = bias == 1 ? output : c.scale_type();
           c.bias = wild(count, *c.bias_kind);
         }
-        std::fill_n(c.a.begin(), 70, std::byte{0});  // zero sums: zero times infinity
+        std::fill_n(c.a.begin(), k, std::byte{0});  // zero sums: zero times infinity
         ASSERT_TRUE(same(c, {.turn = next}));
       }
 }

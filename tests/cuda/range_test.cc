@@ -154,6 +154,14 @@ TEST_P(EveryCudaRangeKernel, KeepsToRowsThatHaveStridesAtAnyAddressOfItsElements
       }
 }
 
+// Rows with gaps are cut into more parts than the same elements without, and the workspace begins anywhere.
+TEST_P(EveryCudaRangeKernel, PartsOfRowsFitAWorkspaceAtAnyAddress) {
+  const Shape shape{3, 14001};
+  for (const std::int64_t gap : {0, 1})
+    ASSERT_TRUE(same(of(shape, PerTensor{}), drawn(Data::normal, shape, 1),
+                     {.turn = static_cast<std::uint32_t>(gap), .shifts = {0, 1}}, {.input_gap = gap}));
+}
+
 const auto every_kernel = [] { return pointers_to(cuda::range_kernels()); };
 
 INSTANTIATE_TEST_SUITE_P(Registry, EveryCudaRangeKernel, testing::ValuesIn(every_kernel()),

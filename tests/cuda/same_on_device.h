@@ -123,10 +123,10 @@ class DeviceCopies {
     return args;
   }
 
-  // Starts as NaN in every kind.
+  // Starts as NaN in every kind, and at any address.
   Workspace scratch(std::size_t bytes) {
     if (bytes == 0) return {};
-    scratch_ = std::make_unique<DeviceBuffer>(bytes);
+    scratch_ = std::make_unique<DeviceBuffer>(bytes, shifts_.outputs);
     scratch_->fill(std::byte{0xFF});
     return {scratch_->data(), bytes};
   }

@@ -25,7 +25,9 @@ inline std::vector<SegmentPath> segment_paths() {
           {{kMoreLinesThanAGrid, 3}, {PerToken{}, PerChannel{1}}},
           // Long ones.
           {{3, 5003}, {PerToken{}, PerChannel{0}, PerChannel{1}, PerGroup{1, 1000}}},
-          {{70001}, {PerTensor{}, PerToken{}, PerGroup{0, 60000}}},
+          {{70001}, {PerTensor{}, PerToken{}, PerGroup{0, 60000}, PerGroup{0, 60001}}},
+          // Both the lines of a segment and the run in each of them are cut.
+          {{2, 2, 20001}, {PerChannel{1}}},
           {{151, 203}, {PerTensor{}, PerChannel{1}, PerChannel{0}}},
           // A channel on the first, a middle and the last axis.
           {{6, 50, 41}, {PerChannel{0}, PerChannel{1}, PerChannel{2}, PerGroup{1, 8}, PerGroup{0, 4}}},
@@ -36,7 +38,9 @@ inline std::vector<SegmentPath> segment_paths() {
           // ones that teams merge themselves, and narrow columns.
           {{300, 3, 4}, {PerChannel{1}}},
           {{70, 3, 130}, {PerChannel{1}}},
-          {{2000, 16}, {PerChannel{1}, PerGroup{0, 700}}}};
+          {{2000, 16}, {PerChannel{1}, PerGroup{0, 700}}},
+          // Many without an element.
+          {{0, 3 * kMoreLinesThanAGrid}, {PerChannel{1}}}};
 }
 
 }  // namespace kvant::tests
