@@ -32,7 +32,8 @@ TEST(Stream, RunsEveryPartOnce) {
   }
 }
 
-// A build with CUDA has a test of its own for machines without a device; here either answer will do, but it must be one.
+// A build with CUDA has a test of its own for machines without a device; here either answer will do, but it must be
+// one.
 TEST(Stream, OfCudaSaysWhyItCannotBeHad) {
   const Stream stream = Stream::cuda(nullptr);
   EXPECT_EQ(stream.backend(), BackendKind::cuda);
@@ -41,7 +42,7 @@ TEST(Stream, OfCudaSaysWhyItCannotBeHad) {
   const StatusCode code = stream.status().code();
   EXPECT_TRUE(code == StatusCode::Unsupported || code == StatusCode::DeviceUnavailable) << name(code);
   EXPECT_EQ(stream.status().message().substr(0, 6), "cuda: ");
-  const auto plan = QuantizePlan<float, std::int8_t>::select(stream, {.shape = {4}});
+  const auto plan = QuantizePerTensorPlan<float, std::int8_t>::select(stream, {.shape = {4}});
   EXPECT_EQ(plan.status().code(), code);
   EXPECT_EQ(plan.status().message(), stream.status().message());
   EXPECT_EQ(stream.parallel_for(1, Task([](const void*, std::int64_t) {}, nullptr)).code(), code);

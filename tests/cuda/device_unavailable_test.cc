@@ -34,9 +34,9 @@ TEST_F(WithoutDevice, TheStreamKnowsTheReason) {
 }
 
 TEST_F(WithoutDevice, EveryPlanSaysIt) {
-  expect_unavailable(QuantizePlan<float, std::int8_t>::select(stream_, {.shape = {4}}).status());
-  expect_unavailable(DequantizePlan<std::int8_t, float>::select(stream_, {.shape = {4}}).status());
-  expect_unavailable(FakeQuantizePlan<Half>::select(stream_, {.shape = {4}}).status());
+  expect_unavailable(QuantizePerTensorPlan<float, std::int8_t>::select(stream_, {.shape = {4}}).status());
+  expect_unavailable(DequantizePerTensorPlan<std::int8_t, float>::select(stream_, {.shape = {4}}).status());
+  expect_unavailable(FakeQuantizePerTensorPlan<Half>::select(stream_, {.shape = {4}}).status());
   expect_unavailable(RangePlan<float>::select(stream_, {.shape = {4, 4}, .scope = PerToken{}}).status());
   expect_unavailable(
       DynamicRangeQuantizePlan<float, Int4>::select(stream_, {.shape = {4, 4}, .scope = PerTensor{}}).status());
@@ -50,9 +50,10 @@ TEST_F(WithoutDevice, APlanOfTheCpuRefusesTheStreamAndStillRuns) {
   std::vector<float> x = {1.0f, 2.0f};
   std::vector<std::int8_t> q(2);
   const Stream cpu = Stream::cpu(1);
-  const auto plan = QuantizePlan<float, std::int8_t>::select(cpu, {.shape = {2}});
+  const auto plan = QuantizePerTensorPlan<float, std::int8_t>::select(cpu, {.shape = {2}});
   ASSERT_TRUE(plan.ok());
-  const QuantizePlan<float, std::int8_t>::Args args{.input = {x.data(), {2}}, .output = {q.data(), {2}}, .scale = 1.0f};
+  const QuantizePerTensorPlan<float, std::int8_t>::Args args{
+      .input = {x.data(), {2}}, .output = {q.data(), {2}}, .scale = 1.0f};
   expect_unavailable(plan->run(stream_, {}, args));
   EXPECT_TRUE(plan->run(cpu, {}, args).ok());
   EXPECT_EQ(q[1], 2);
