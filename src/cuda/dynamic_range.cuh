@@ -92,10 +92,10 @@ template <class T, class Code>
 KVANT_KERNEL void KVANT_BLOCK(kThreads, 2)
     dynamic_columns_kernel(const ColumnsProblem problem, const Codes codes, const std::int64_t shares) {
   using C = compute_t<T>;
-  using Op = Quantize<T, Code>;
-  using L = typename Op::L;
+  using L = DeviceLanes<C>;
   constexpr int N = kOwnColumns<T, Code>;
   const detail::Runs& runs = problem.segments.runs;
+  const Settings& settings = codes.settings;
   const auto block = ColumnsBlock<C, N>::here();
   const std::int64_t chunks = problem.segments.chunks();
   const std::int64_t tiles = (runs.length + N * block.wide - 1) / (N * block.wide);
@@ -118,16 +118,19 @@ KVANT_KERNEL void KVANT_BLOCK(kThreads, 2)
         for (int i = 0; i < N; ++i) r[i] = r[i].with(semantics::Range<L>{lo[i], hi[i]});
       }
     }
-    block.template merge<L>(r);
-    C scale[N];
+    block.template merge<L>(r, [&](int i, const semantics::Range<L>& merged) {
+      const auto p = semantics::parameters_of_range<L>(merged, codes.sink.rules);
+      const auto prepared = semantics::prepare<L>(p.scale, p.zero_point, settings.q_min, settings.q_max);
+      device::shared_store<C>(block.slot(0, i, 0), settings.reciprocal ? prepared.inverse : prepared.scale);
+      device::shared_store<std::int32_t>(block.slot(0, i, 1), prepared.zero_point);
+      if (i < unit.count && unit.share == 0) codes.sink.finish<L>(parameter + i, merged);
+    });
+    C scale[N];  // or its inverse
     int zero_point[N];
     KVANT_UNROLL
     for (int i = 0; i < N; ++i) {
-      const semantics::Range<L> merged = block.template kept<L>(0, i);
-      const auto p = semantics::parameters_of_range<L>(merged, codes.sink.rules);
-      scale[i] = p.scale;
-      zero_point[i] = p.zero_point;
-      if (i < unit.count && unit.share == 0 && block.slice == 0) codes.sink.finish<L>(parameter + i, merged);
+      scale[i] = device::shared_load<C>(block.slot(0, i, 0));
+      zero_point[i] = device::shared_load<std::int32_t>(block.slot(0, i, 1));
     }
     if (unit.count != 0) {
       const Share share = Share::of(unit.segment.lines, shares, unit.share, 1);
@@ -136,11 +139,17 @@ KVANT_KERNEL void KVANT_BLOCK(kThreads, 2)
         C x[N];
         int q[N];
         load_chunk<T, N>(problem.x + line * problem.x_stride, unit.first, unit.count, x);
-        KVANT_UNROLL
-        for (int i = 0; i < N; ++i)
-          q[i] =
-              apply_one<Op>(semantics::prepare<L>(scale[i], zero_point[i], codes.settings.q_min, codes.settings.q_max),
-                            codes.settings, x[i], x[i]);
+        if (settings.reciprocal) {
+          KVANT_UNROLL
+          for (int i = 0; i < N; ++i)
+            q[i] = semantics::quantize<L>(x[i], semantics::Multiply<L>{scale[i]}, zero_point[i], settings.q_min,
+                                          settings.q_max);
+        } else {
+          KVANT_UNROLL
+          for (int i = 0; i < N; ++i)
+            q[i] = semantics::quantize<L>(x[i], semantics::Divide<L>{scale[i]}, zero_point[i], settings.q_min,
+                                          settings.q_max);
+        }
         store_chunk<Code, N>(codes.out + line * codes.out_stride, unit.first, unit.count, q);
       }
     }

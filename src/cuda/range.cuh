@@ -199,31 +199,30 @@ struct ColumnsBlock {
   }
   static constexpr unsigned shared_bytes() { return static_cast<unsigned>(2 * kThreads * N * sizeof(C)); }
 
-  // Where slice y keeps the lower or upper end of column i of this thread's.
+  // Where slice y keeps the lower or upper end of column i of this thread's: neighbours next to each other, and the
+  // same distance from column to column in every launch, so that it is part of the instructions.
   KVANT_DEVICE unsigned slot(unsigned y, int i, unsigned end) const {
-    return static_cast<unsigned>((((y * N + static_cast<unsigned>(i)) * 2 + end) * wide + column) * sizeof(C));
-  }
-  template <class L>
-  KVANT_DEVICE void keep(unsigned y, int i, const semantics::Range<L>& r) const {
-    device::shared_store<C>(slot(y, i, 0), r.lo);
-    device::shared_store<C>(slot(y, i, 1), r.hi);
+    return static_cast<unsigned>(((static_cast<unsigned>(i) * 2 + end) * kThreads + y * wide + column) * sizeof(C));
   }
   template <class L>
   KVANT_DEVICE semantics::Range<L> kept(unsigned y, int i) const {
     return {device::shared_load<C>(slot(y, i, 0)), device::shared_load<C>(slot(y, i, 1))};
   }
 
-  // The ranges of all slices of each column, in slice 0. Called by all threads; a barrier must come before anything is
-  // kept again.
-  template <class L>
-  KVANT_DEVICE void merge(const semantics::Range<L> (&r)[N]) const {
+  // f(i, the range of all slices of column i) by one thread for each column, which may keep what it likes in the slots
+  // of slice 0. Called by all threads, between barriers.
+  template <class L, class Function>
+  KVANT_DEVICE void merge(const semantics::Range<L> (&r)[N], const Function& f) const {
     KVANT_UNROLL
-    for (int i = 0; i < N; ++i) keep<L>(slice, i, r[i]);
+    for (int i = 0; i < N; ++i) {
+      device::shared_store<C>(slot(slice, i, 0), r[i].lo);
+      device::shared_store<C>(slot(slice, i, 1), r[i].hi);
+    }
     device::sync_block();
     for (int i = static_cast<int>(slice); i < N; i += static_cast<int>(high)) {
       semantics::Range<L> merged = kept<L>(0, i);
       for (unsigned y = 1; y < high; ++y) merged = merged.with(kept<L>(y, i));
-      keep<L>(0, i, merged);
+      f(i, merged);
     }
     device::sync_block();
   }
@@ -286,10 +285,9 @@ KVANT_KERNEL void KVANT_BLOCK(kThreads, 2) range_columns_kernel(const ColumnsPro
     KVANT_UNROLL
     for (int i = 0; i < N; ++i) r[i] = semantics::Range<L>::empty();
     extend_columns<T, L, N>(problem, unit, share, block.slice, block.high, r);
-    block.template merge<L>(r);
-    for (int i = static_cast<int>(block.slice); i < unit.count; i += static_cast<int>(block.high))
-      sink.put<L>(unit.share, unit.one_class * runs.length + unit.first + i, block.template kept<L>(0, i));
-    device::sync_block();  // before somebody writes again
+    block.template merge<L>(r, [&](int i, const semantics::Range<L>& merged) {
+      if (i < unit.count) sink.put<L>(unit.share, unit.one_class * runs.length + unit.first + i, merged);
+    });
   }
 }
 
