@@ -46,10 +46,6 @@ Sink parameters_sink(const DeviceDynamicRangeJob& job, std::int64_t chunks) {
           .partial = job.partial,
           .chunks = chunks,
           .parameters = job.segments.parameters,
-          .min = nullptr,
-          .max = nullptr,
-          .max_abs = nullptr,
-          .accumulate = false,
           .rules = job.rules,
           .scale = job.scale,
           .zero_point = job.zero_point};
@@ -93,11 +89,7 @@ int enqueue(const DeviceStream& stream, const DeviceDynamicRangeJob& job) {
   const Codes codes{.out = job.out,
                     .out_stride = job.out_stride,
                     .sink = sink,
-                    .settings = {job.rules.q_min, job.rules.q_max, job.numerics == Numerics::reciprocal},
-                    .divisor = nullptr,
-                    .is_static = false,
-                    .static_scale = 1,
-                    .static_zero_point = 0};
+                    .settings = {job.rules.q_min, job.rules.q_max, job.numerics == Numerics::reciprocal}};
   if (columns) return launch_columns<T, Code>(stream, {job.x, job.x_stride, s}, codes);
   return launch_runs<T, Code>(stream, {job.x, job.x_stride, s, team}, codes);
 }
@@ -111,13 +103,7 @@ int enqueue_tokens(const DeviceStream& stream, const DeviceTokenJob& job) {
   const Codes codes{.out = job.out,
                     .out_stride = job.out_stride,
                     .sink = {.kind = SinkKind::parameters,
-                             .partial = nullptr,
-                             .chunks = 1,
                              .parameters = job.rows,
-                             .min = nullptr,
-                             .max = nullptr,
-                             .max_abs = nullptr,
-                             .accumulate = false,
                              .rules = job.rules,
                              .scale = job.scale,
                              .zero_point = job.zero_point},

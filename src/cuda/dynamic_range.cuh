@@ -10,14 +10,14 @@ namespace kvant::cuda {
 
 // What becomes of the ranges.
 struct Codes {
-  std::byte* out;
-  std::int64_t out_stride;
-  Sink sink;  // of parameters; its partial ranges where there are some
-  Settings settings;
-  const std::byte* divisor;  // of the elements of a run, before anything else; null: none
-  bool is_static;            // parameters are given
-  double static_scale;
-  int static_zero_point;
+  std::byte* out = nullptr;
+  std::int64_t out_stride = 0;
+  Sink sink = {};  // of parameters; its partial ranges where there are some
+  Settings settings = {};
+  const std::byte* divisor = nullptr;  // of the elements of a run, before anything else; null: none
+  bool is_static = false;              // parameters are given
+  double static_scale = 1;
+  int static_zero_point = 0;
 };
 
 // Elements on their way in, divided by their divisors.

@@ -35,17 +35,26 @@ struct Settings {
   bool reciprocal;
 };
 
-template <class FloatType, class Code>
-struct Quantize {
-  using In = FloatType;
-  using Out = Code;
+// What operators have in common.
+template <class InType, class OutType, class FloatType>
+struct Operator {
+  using In = InType;
+  using Out = OutType;
   using F = FloatType;
-  using L = DeviceLanes<compute_t<F>>;
+  using C = compute_t<F>;
+  using L = DeviceLanes<C>;
+  using Prepared = semantics::Prepared<L>;
   static constexpr bool kReadsDy = false;
-  static KVANT_DEVICE bool may_correct(const semantics::Prepared<L>& p) { return p.clamps_input; }
+};
+
+template <class F, class Code>
+struct Quantize : Operator<F, Code, F> {
+  using Base = Operator<F, Code, F>;
+  using typename Base::C, typename Base::L, typename Base::Prepared;
+  static KVANT_DEVICE bool may_correct(const Prepared& p) { return p.clamps_input; }
 
   template <Way kWay>
-  static KVANT_DEVICE int one(const semantics::Prepared<L>& p, const Settings& s, compute_t<F> x, compute_t<F>) {
+  static KVANT_DEVICE int one(const Prepared& p, const Settings& s, C x, C) {
     if constexpr (kWay == Way::corrected) {
       // NaN becomes 0 here, as it does there.
       const int q = semantics::rounded_quotient_of_clamped_input<L>(x, quotient<L, kWay>(p), p.input_bounds);
@@ -56,32 +65,26 @@ struct Quantize {
   }
 };
 
-template <class FloatType, class Code>
-struct Dequantize {
-  using In = Code;
-  using Out = FloatType;
-  using F = FloatType;
-  using L = DeviceLanes<compute_t<F>>;
-  static constexpr bool kReadsDy = false;
-  static KVANT_DEVICE bool may_correct(const semantics::Prepared<L>&) { return false; }
+template <class F, class Code>
+struct Dequantize : Operator<Code, F, F> {
+  using Base = Operator<Code, F, F>;
+  using typename Base::C, typename Base::L, typename Base::Prepared;
+  static KVANT_DEVICE bool may_correct(const Prepared&) { return false; }
 
   template <Way>
-  static KVANT_DEVICE compute_t<F> one(const semantics::Prepared<L>& p, const Settings&, int q, compute_t<F>) {
+  static KVANT_DEVICE C one(const Prepared& p, const Settings&, int q, C) {
     return semantics::dequantize<L>(q, p.scale, p.zero_point);
   }
 };
 
-template <class FloatType>
-struct FakeQuantize {
-  using In = FloatType;
-  using Out = FloatType;
-  using F = FloatType;
-  using L = DeviceLanes<compute_t<F>>;
-  static constexpr bool kReadsDy = false;
-  static KVANT_DEVICE bool may_correct(const semantics::Prepared<L>& p) { return p.clamps_input; }
+template <class F>
+struct FakeQuantize : Operator<F, F, F> {
+  using Base = Operator<F, F, F>;
+  using typename Base::C, typename Base::L, typename Base::Prepared;
+  static KVANT_DEVICE bool may_correct(const Prepared& p) { return p.clamps_input; }
 
   template <Way kWay>
-  static KVANT_DEVICE compute_t<F> one(const semantics::Prepared<L>& p, const Settings&, compute_t<F> x, compute_t<F>) {
+  static KVANT_DEVICE C one(const Prepared& p, const Settings&, C x, C) {
     if constexpr (kWay == Way::corrected)
       return semantics::fake_quantize_clamped_input<L>(x, p.scale, quotient<L, kWay>(p), p.input_bounds);
     else
@@ -90,18 +93,15 @@ struct FakeQuantize {
 };
 
 // The two backward passes with a mask; kScaled divides the gradient by the scale.
-template <class FloatType, bool kScaled>
-struct MaskedBackward {
-  using In = FloatType;
-  using Out = FloatType;
-  using F = FloatType;
-  using L = DeviceLanes<compute_t<F>>;
+template <class F, bool kScaled>
+struct MaskedBackward : Operator<F, F, F> {
+  using Base = Operator<F, F, F>;
+  using typename Base::C, typename Base::L, typename Base::Prepared;
   static constexpr bool kReadsDy = true;
-  static KVANT_DEVICE bool may_correct(const semantics::Prepared<L>& p) { return p.corrected; }
+  static KVANT_DEVICE bool may_correct(const Prepared& p) { return p.corrected; }
 
   template <Way kWay>
-  static KVANT_DEVICE compute_t<F> one(const semantics::Prepared<L>& p, const Settings&, compute_t<F> x,
-                                       compute_t<F> dy) {
+  static KVANT_DEVICE C one(const Prepared& p, const Settings&, C x, C dy) {
     constexpr Way kOfDy = kWay == Way::corrected ? Way::divide : kWay;  // it is stored: no shortcut
     if constexpr (kScaled)
       return semantics::quantize_backward<L>(x, dy, quotient<L, kWay>(p), quotient<L, kOfDy>(p), p.bounds);
@@ -110,18 +110,14 @@ struct MaskedBackward {
   }
 };
 
-template <class FloatType>
-struct DequantizeBackward {
-  using In = FloatType;
-  using Out = FloatType;
-  using F = FloatType;
-  using L = DeviceLanes<compute_t<F>>;
-  static constexpr bool kReadsDy = false;
-  static KVANT_DEVICE bool may_correct(const semantics::Prepared<L>&) { return false; }
+template <class F>
+struct DequantizeBackward : Operator<F, F, F> {
+  using Base = Operator<F, F, F>;
+  using typename Base::C, typename Base::L, typename Base::Prepared;
+  static KVANT_DEVICE bool may_correct(const Prepared&) { return false; }
 
   template <Way>
-  static KVANT_DEVICE compute_t<F> one(const semantics::Prepared<L>& p, const Settings&, compute_t<F> dy,
-                                       compute_t<F>) {
+  static KVANT_DEVICE C one(const Prepared& p, const Settings&, C dy, C) {
     return semantics::dequantize_backward<L>(dy, p.scale);
   }
 };

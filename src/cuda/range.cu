@@ -21,10 +21,7 @@ int enqueue(const detail::DeviceStream& stream, const DeviceRangeJob& job) {
                     .min = job.min,
                     .max = job.max,
                     .max_abs = job.max_abs,
-                    .accumulate = job.accumulate,
-                    .rules = {},
-                    .scale = nullptr,
-                    .zero_point = nullptr};
+                    .accumulate = job.accumulate};
   if (chunks == 1) return find_ranges<T>(stream, job.x, job.x_stride, job.segments, report);
   if (!empty) {
     Sink partials = report;

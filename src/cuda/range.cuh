@@ -40,19 +40,19 @@ enum class SinkKind { partials, report, parameters };
 
 // Everything that a range can become.
 struct Sink {
-  SinkKind kind;
-  std::byte* partial;
-  std::int64_t chunks;
-  std::int64_t parameters;
+  SinkKind kind = SinkKind::partials;
+  std::byte* partial = nullptr;
+  std::int64_t chunks = 1;
+  std::int64_t parameters = 0;
   // report
-  std::byte* min;
-  std::byte* max;
-  std::byte* max_abs;
-  bool accumulate;
+  std::byte* min = nullptr;
+  std::byte* max = nullptr;
+  std::byte* max_abs = nullptr;
+  bool accumulate = false;
   // parameters
-  semantics::RangeRules rules;
-  std::byte* scale;
-  std::byte* zero_point;
+  semantics::RangeRules rules = {};
+  std::byte* scale = nullptr;
+  std::byte* zero_point = nullptr;
 
   template <class C>
   KVANT_DEVICE Partials<C> partials() const {
