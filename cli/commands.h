@@ -11,6 +11,7 @@ namespace kvant::cli {
 struct Request {
   bool quiet = false;
   bool verbose = false;
+  std::string command;       // the line, as it can be typed again: "kvant compare ./Llama ./Llama-w8a8"
   std::function<int()> run;  // the command; returns the exit code
 };
 

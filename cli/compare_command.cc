@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <map>
 
 #include "cli/commands.h"
 #include "cli/messages.h"
 #include "cli/options.h"
 #include "cli/progress_bar.h"
+#include "cli/report/report_file.h"
 #include "cli/sizes.h"
 #include "cli/table.h"
 #include "io/file.h"
@@ -17,7 +20,9 @@ namespace kvant::cli {
 namespace {
 
 struct Options {
-  std::string original, quantized;
+  std::string original;
+  std::vector<std::string> quantized;
+  std::string stats, report;
   bool json = false;
   int top = 0;
   int threads = 0;
@@ -26,12 +31,20 @@ struct Options {
 
 constexpr const char* kExamples =
     "  kvant compare ./Llama ./Llama-w8a8\n"
-    "  kvant compare ./Llama ./Llama-w4a16 --top 10\n"
-    "  kvant compare ./Llama ./Llama-w8a8 --json | jq '.layers[0]'";
+    "  kvant compare ./Llama ./Llama-w8a8 --report loss.html\n"
+    "  kvant compare ./Llama ./Llama-w8a8 ./Llama-w4a16 --top 10\n"
+    "  kvant compare ./Llama ./Llama-w8a8 --json | jq '.quantized[0].layers[0]'";
 
-std::string decibels(double db) { return std::isinf(db) && db > 0 ? "exact" : fmt::format("{:.2f}", db); }
+std::string decibels(double db) {
+  if (std::isnan(db)) return "NaN";
+  return std::isinf(db) && db > 0 ? "exact" : fmt::format("{:.2f}", db);
+}
 
-std::string table_of(const recipes::Comparison& comparison, int top) {
+std::string with_unit(double db) { return decibels(db) + (std::isfinite(db) ? " dB" : ""); }
+
+std::string table_of(const recipes::ModelLoss& loss, int top) {
+  const bool has_inputs =
+      std::ranges::any_of(loss.layers, [](const recipes::LayerLoss& layer) { return layer.input_ratio.has_value(); });
   Table table({{"layer", Column::Align::left, true},
                {"shape", Column::Align::left, false, true},
                {"SQNR dB", Column::Align::right},
@@ -40,56 +53,116 @@ std::string table_of(const recipes::Comparison& comparison, int top) {
                {"largest error", Column::Align::right, false, true},
                {"at", Column::Align::left, false, true},
                {"at ends", Column::Align::right},
+               {has_inputs ? "input range" : "", Column::Align::right, false, true},
                {""}});
-  for (std::size_t i = 0; i < comparison.layers.size(); ++i) {
+  for (std::size_t i = 0; i < loss.layers.size(); ++i) {
     if (top > 0 && i >= static_cast<std::size_t>(top)) break;
-    const recipes::LayerLoss& layer = comparison.layers[i];
+    const recipes::LayerLoss& layer = loss.layers[i];
     std::string remark = layer.smoothed ? "smoothed" : "";
     if (layer.non_finite > 0) remark += fmt::format("{}{} not finite", remark.empty() ? "" : ", ", layer.non_finite);
     table.add({io::printable(layer.module), fmt::format("[{}, {}]", layer.rows, layer.columns), decibels(layer.sqnr_db),
                fmt::format("{:.3g}", layer.mse), fmt::format("{:.6f}", layer.cosine),
                fmt::format("{:.3g}", layer.largest_error),
                fmt::format("[{}, {}]", layer.largest_row, layer.largest_column),
-               fmt::format("{:.2f} %", 100 * layer.at_ends), remark});
+               fmt::format("{:.2f} %", 100 * layer.at_ends),
+               layer.input_ratio ? fmt::format("{:.3g}", *layer.input_ratio) : "", remark});
   }
   return table.text(Terminal::of(1));
 }
 
-std::string totals(const recipes::Comparison& comparison, int top) {
-  std::string text;
-  if (top > 0 && static_cast<std::size_t>(top) < comparison.layers.size())
-    text += fmt::format("… and {} that lost less\n",
-                        counted(comparison.layers.size() - static_cast<std::size_t>(top), "layer"));
-  text += fmt::format("\n{}: {} quantized, {} not\n", recipes::name(comparison.scheme.kind),
-                      counted(comparison.layers.size(), "layer"), counted(comparison.unquantized.size(), "linear"));
-  if (!comparison.layers.empty())
-    text += fmt::format("SQNR  mean {:.2f} dB, worst {} dB ({})\n", comparison.mean_sqnr_db,
-                        decibels(comparison.layers.front().sqnr_db), io::printable(comparison.layers.front().module));
+// SQNR of every layer in every checkpoint, the worst first by the worst of them.
+std::string side_by_side(const recipes::Comparison& comparison, int top, std::size_t& layers) {
+  const std::size_t count = comparison.quantized.size();
+  std::map<std::string_view, std::vector<const recipes::LayerLoss*>> by_module;
+  std::vector<std::string_view> order;
+  const auto worst_of = [&](std::string_view module) {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    double worst = kInfinity;
+    for (const recipes::LayerLoss* const layer : by_module[module])
+      if (layer != nullptr) worst = std::min(worst, std::isnan(layer->sqnr_db) ? -kInfinity : layer->sqnr_db);
+    return worst;
+  };
+  for (std::size_t q = 0; q < count; ++q)
+    for (const recipes::LayerLoss& layer : comparison.quantized[q].layers) {
+      auto& of_module = by_module[layer.module];
+      if (of_module.empty()) order.push_back(layer.module);
+      of_module.resize(count);
+      of_module[q] = &layer;
+    }
+  layers = order.size();
+  std::ranges::sort(order, {}, [&](std::string_view module) { return std::pair(worst_of(module), module); });
+  std::vector<Column> columns = {{"SQNR in dB", Column::Align::left, true}};
+  for (const recipes::ModelLoss& loss : comparison.quantized)
+    columns.push_back({io::printable(loss.label), Column::Align::right});
+  Table table(std::move(columns));
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    if (top > 0 && i >= static_cast<std::size_t>(top)) break;
+    std::vector<std::string> cells = {io::printable(order[i])};
+    for (const recipes::LayerLoss* const layer : by_module[order[i]])
+      cells.push_back(layer == nullptr ? "-" : decibels(layer->sqnr_db));
+    table.add(std::move(cells));
+  }
+  return table.text(Terminal::of(1));
+}
+
+std::string left_out(std::size_t layers, int top) {
+  if (top <= 0 || static_cast<std::size_t>(top) >= layers) return {};
+  return fmt::format("… and {} that lost less\n", counted(layers - static_cast<std::size_t>(top), "layer"));
+}
+
+std::string totals(const recipes::Comparison& comparison, const recipes::ModelLoss& loss) {
+  std::string text = "\n";
+  if (comparison.quantized.size() > 1) text += io::printable(loss.label) + "\n";
+  text += fmt::format("{}: {} quantized, {} not\n", recipes::name(loss.scheme.kind),
+                      counted(loss.layers.size(), "layer"), counted(loss.unquantized.size(), "linear"));
+  if (!loss.layers.empty())
+    text += fmt::format("SQNR  {}worst {} ({})\n",
+                        loss.mean_sqnr_db ? fmt::format("mean {:.2f} dB, ", *loss.mean_sqnr_db) : std::string(),
+                        with_unit(loss.layers.front().sqnr_db), io::printable(loss.layers.front().module));
   text += fmt::format(
-      "size  {} → {} ({:.1f} %)\n", file_size(comparison.bytes_original), file_size(comparison.bytes_quantized),
-      comparison.bytes_original == 0
-          ? 100.0
-          : 100.0 * static_cast<double>(comparison.bytes_quantized) / static_cast<double>(comparison.bytes_original));
+      "size  {} → {} ({:.1f} %)\n", file_size(comparison.bytes), file_size(loss.bytes),
+      comparison.bytes == 0 ? 100.0 : 100.0 * static_cast<double>(loss.bytes) / static_cast<double>(comparison.bytes));
+  for (const std::string& warning : recipes::warnings_of(loss)) text += fmt::format("warning: {}\n", warning);
   return text;
 }
 
+void print_tables(const recipes::Comparison& comparison, int top) {
+  std::size_t layers = comparison.quantized.front().layers.size();
+  if (comparison.quantized.size() == 1)
+    print(table_of(comparison.quantized.front(), top));
+  else
+    print(side_by_side(comparison, top, layers));
+  print(left_out(layers, top));
+  for (const recipes::ModelLoss& loss : comparison.quantized) print(totals(comparison, loss));
+  for (const std::string& warning : comparison.warnings) print(fmt::format("warning: {}\n", warning));
+}
+
 int run(const Options& options, const Request& request) {
+  if (!options.report.empty())
+    if (const Status s = check_report_path(options.report); !s.ok()) return fail(s);
+  recipes::CompareOptions recipe{.original = options.original,
+                                 .quantized = {options.quantized.begin(), options.quantized.end()},
+                                 .details = options.json || !options.report.empty(),
+                                 .threads = options.threads,
+                                 .max_memory = options.max_memory};
+  if (!options.stats.empty()) recipe.stats = options.stats;
   ProgressBar progress(request.quiet);
-  const auto comparison = recipes::compare({.original = options.original,
-                                            .quantized = options.quantized,
-                                            .threads = options.threads,
-                                            .max_memory = options.max_memory},
-                                           progress);
+  const auto comparison = recipes::compare(recipe, progress);
   progress.finish();
   if (!comparison.ok()) return fail(comparison.status());
-  if (options.json) {
-    print_json(recipes::to_json(*comparison));
-    return kDone;
+  const ReportFacts facts{request.command, {}};
+  if (options.json)
+    print_json(comparison_json(*comparison, facts));
+  else
+    print_tables(*comparison, options.top);
+  if (!options.report.empty()) {
+    if (const Status s = write_report(options.report, *comparison, facts); !s.ok()) return fail(s);
+    if (!options.json) print(fmt::format("\nreport  {}\n", io::printable(options.report)));
   }
-  print(table_of(*comparison, options.top));
-  print(totals(*comparison, options.top));
+  if (options.json) return kDone;
   if (request.verbose)
-    for (const std::string& module : comparison->unquantized) tell("left as it was: " + io::printable(module));
+    for (const recipes::ModelLoss& loss : comparison->quantized)
+      for (const std::string& module : loss.unquantized) tell("left as it was: " + io::printable(module));
   return kDone;
 }
 
@@ -103,7 +176,12 @@ void add_compare_command(CLI::App& app, Request& request) {
       "largest error and the share of codes at the ends of their range; the worst layer first.",
       kExamples, run, options);
   add_text(command, "ORIGINAL", options->original, "PATH", "The checkpoint before quantizing")->required();
-  add_text(command, "QUANTIZED", options->quantized, "PATH", "What kvant quantize made of it")->required();
+  command.add_option("QUANTIZED", options->quantized, "What kvant quantize made of it; several are shown side by side")
+      ->option_text("PATH")
+      ->required();
+  add_report(command, options->report, "Write an HTML page that shows what each layer lost");
+  add_text(command, "--stats", options->stats, "FILE",
+           "Activation statistics: the report shows ranges of the inputs before and after smoothing");
   add_count(command, "--top", options->top, 1, "N", "Print only the N worst layers (of the table, not of --json)");
   add_threads(command, options->threads);
   add_max_memory(command, options->max_memory);

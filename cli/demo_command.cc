@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -12,6 +13,7 @@
 #include "cli/messages.h"
 #include "cli/options.h"
 #include "cli/progress_bar.h"
+#include "cli/report/report_file.h"
 #include "cli/sizes.h"
 #include "cli/table.h"
 #include "core/refuse.h"
@@ -20,6 +22,7 @@
 #include "kvant/stream.h"
 #include "recipes/compare.h"
 #include "recipes/demo_model.h"
+#include "recipes/layer_kind.h"
 #include "recipes/output_folder.h"
 #include "recipes/quantize_checkpoint.h"
 
@@ -30,6 +33,8 @@ namespace fs = std::filesystem;
 
 struct Options {
   std::string output = "kvant-demo";
+  std::string report;  // empty: kReport in the output
+  bool json = false;
   int threads = 0;
 };
 
@@ -38,7 +43,8 @@ constexpr const char* kExamples =
     "  kvant demo --output /tmp/kvant-demo\n"
     "  kvant demo -q                      # the tables alone";
 
-constexpr std::string_view kModel = "model", kStats = "stats.safetensors", kPlain = "w8a8", kSmooth = "w8a8-smooth";
+constexpr std::string_view kModel = "model", kStats = "stats.safetensors", kPlain = "w8a8", kSmooth = "w8a8-smooth",
+                           kReport = "report.html";
 
 // Whether an earlier demo made this output: config.json keeps the model's name, and before there is a config.json there
 // is only what kvant quantize writes first.
@@ -61,13 +67,16 @@ Status check_folder(const fs::path& folder) {
   const std::string shown = io::printable(folder.string());
   if (!fs::is_directory(status))
     return core::invalid_problem("{}: is no folder; give another one with --output", shown);
-  const std::set<std::string_view> ours = {kModel, kStats, kPlain, kSmooth};
+  const std::set<std::string_view> ours = {kModel, kStats, kPlain, kSmooth, kReport};
   fs::directory_iterator entries(folder, error);
   for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
     const std::string name = entries->path().filename().string();
     const bool is_output = name == kPlain || name == kSmooth;
-    if (name == std::string(kStats) + ".partial" || (ours.contains(name) && !is_output)) continue;
+    if (name == std::string(kStats) + ".partial" || name == std::string(kReport) + ".partial" ||
+        (ours.contains(name) && !is_output))
+      continue;
     if (is_output && is_demo_output(entries->path())) continue;
+    if (is_report(entries->path())) continue;
     return core::invalid_problem("{}: holds {}, which the demo did not write; give another folder with --output", shown,
                                  io::printable(name));
   }
@@ -93,30 +102,48 @@ Result<recipes::CheckpointPlan> quantize(const Options& options, const fs::path&
   return quantizer->what();
 }
 
+// Both checkpoints beside the model, on weights and on outputs.
+Result<recipes::Comparison> compare(const Options& options, const fs::path& folder, const Stream& stream,
+                                    ProgressBar& progress) {
+  auto comparison = recipes::compare({.original = folder / kModel,
+                                      .quantized = {folder / kPlain, folder / kSmooth},
+                                      .stats = folder / kStats,
+                                      .details = true,
+                                      .threads = options.threads},
+                                     progress);
+  if (!comparison.ok()) return comparison;
+  for (recipes::ModelLoss& loss : comparison->quantized) {
+    const auto outputs = recipes::output_losses({}, folder / kModel, loss.path, stream);
+    if (!outputs.ok()) return outputs.status();
+    for (recipes::LayerLoss& layer : loss.layers)
+      for (const recipes::OutputLoss& output : *outputs)
+        if (output.module == layer.module) layer.output_sqnr_db = output.sqnr_db;
+  }
+  return comparison;
+}
+
 struct Loss {
   double weights = 0, outputs = 0;
 };
 
-// By module, in the order of the model where `order` is given.
-Result<std::map<std::string, Loss>> losses(const Options& options, const fs::path& folder, std::string_view quantized,
-                                           const Stream& stream, ProgressBar& progress,
-                                           std::vector<std::string>* order) {
+std::map<std::string, Loss> losses(const recipes::ModelLoss& loss) {
   std::map<std::string, Loss> by_module;
-  const auto weights = recipes::compare(
-      {.original = folder / kModel, .quantized = folder / quantized, .threads = options.threads}, progress);
-  if (!weights.ok()) return weights.status();
-  for (const recipes::LayerLoss& layer : weights->layers) by_module[layer.module].weights = layer.sqnr_db;
-  const auto outputs = recipes::output_losses({}, folder / kModel, folder / quantized, stream);
-  if (!outputs.ok()) return outputs.status();
-  for (const recipes::OutputLoss& layer : *outputs) {
-    by_module[layer.module].outputs = layer.sqnr_db;
-    if (order != nullptr) order->push_back(layer.module);
-  }
+  for (const recipes::LayerLoss& layer : loss.layers)
+    by_module[layer.module] = {layer.sqnr_db, layer.output_sqnr_db.value_or(0)};
   return by_module;
 }
 
-std::string loss_table(const std::vector<std::string>& order, const std::map<std::string, Loss>& plain,
-                       const std::map<std::string, Loss>& smooth) {
+// As they stand in the model.
+std::vector<std::string> modules_in_order(const recipes::ModelLoss& loss) {
+  std::vector<std::string> modules;
+  for (const recipes::LayerLoss& layer : loss.layers) modules.push_back(layer.module);
+  std::ranges::sort(modules, recipes::stands_before);
+  return modules;
+}
+
+std::string loss_table(const recipes::Comparison& comparison) {
+  const std::vector<std::string> order = modules_in_order(comparison.quantized[0]);
+  const std::map<std::string, Loss> plain = losses(comparison.quantized[0]), smooth = losses(comparison.quantized[1]);
   constexpr auto kRight = Column::Align::right;
   Table table({{"SQNR in dB", Column::Align::left, true},
                {"weights plain", kRight},
@@ -175,6 +202,8 @@ int run(const Options& options, const Request& request) {
   const Stream stream = options.threads == 0 ? Stream::cpu() : Stream::cpu(options.threads);
   if (!stream.status().ok()) return fail(stream.status());
   if (const Status s = check_folder(folder); !s.ok()) return fail(s);
+  const fs::path report = options.report.empty() ? folder / kReport : fs::path(options.report);
+  if (const Status s = check_report_path(report, folder); !s.ok()) return fail(s);
   const std::string shown = shell_word(io::printable(folder.string()));
   const auto step = [&](const std::string& line) {
     if (!request.quiet) tell(line);
@@ -194,18 +223,21 @@ int run(const Options& options, const Request& request) {
   if (!smooth_plan.ok()) return fail(smooth_plan.status());
 
   step("comparing weights, and outputs of every linear for generated activations");
-  std::vector<std::string> order;
-  const auto plain = losses(options, folder, kPlain, stream, progress, &order);
-  if (!plain.ok()) return fail(plain.status());
-  const auto smooth = losses(options, folder, kSmooth, stream, progress, nullptr);
-  if (!smooth.ok()) return fail(smooth.status());
+  const auto comparison = compare(options, folder, stream, progress);
+  if (!comparison.ok()) return fail(comparison.status());
   progress.finish();
+  const ReportFacts facts{request.command, {}};
+  if (const Status s = write_report(report, *comparison, facts); !s.ok()) return fail(s);
+  if (options.json) {
+    print_json(comparison_json(*comparison, facts));
+    return kDone;
+  }
   step("timing a linear layer");
   const auto speed = speed_table(stream);
   if (!speed.ok()) return fail(speed.status());
 
   step("");
-  print(loss_table(order, *plain, *smooth));
+  print(loss_table(*comparison));
   print(fmt::format("\nsize {} → {}; smoothed: {} of norm and linears, alpha {:g}\n",
                     file_size(plain_plan->bytes_before), file_size(plain_plan->bytes_after),
                     counted(smooth_plan->smoothed.size(), "group"), smooth_plan->alpha));
@@ -221,12 +253,14 @@ int run(const Options& options, const Request& request) {
                   "  {0}/{1}              the model, bf16\n"
                   "  {0}/{2}  statistics of its activations\n"
                   "  {0}/{3}               quantized plainly\n"
-                  "  {0}/{4}        quantized with smoothing\n",
-                  shown, kModel, kStats, kPlain, kSmooth));
+                  "  {0}/{4}        quantized with smoothing\n"
+                  "\nreport, for a browser:\n"
+                  "  {5}\n",
+                  shown, kModel, kStats, kPlain, kSmooth, shell_word(io::printable(report.string()))));
   print(
       fmt::format("\ntry next:\n"
                   "  kvant inspect {0}/{1} --stats\n"
-                  "  kvant compare {0}/{1} {0}/{4}\n"
+                  "  kvant compare {0}/{1} {0}/{3} {0}/{4}\n"
                   "  kvant verify {0}/{3}\n"
                   "  kvant quantize {0}/{1} -o {0}-w4a16 --scheme w4a16 --group-size 32 --dry-run\n",
                   shown, kModel, kStats, kPlain, kSmooth));
@@ -240,13 +274,15 @@ void add_demo_command(CLI::App& app, Request& request) {
   CLI::App& command = *add_command<Options>(
       app, request, "demo",
       "Show what kvant does, on a generated model. Writes a small Llama-like checkpoint with outlier channels and its "
-      "activation statistics, quantizes it plainly and with smoothing, compares the two on weights and on outputs, and "
-      "times the W8A8 linear beside f32.",
+      "activation statistics, quantizes it plainly and with smoothing, compares the two on weights and on outputs, "
+      "writes a report of what each layer lost, and times the W8A8 linear beside f32.",
       kExamples, run, options);
   add_text(
       command, "--output", options->output, "FOLDER",
       "Where to write (default ./kvant-demo); what an earlier demo wrote there is replaced, anything else refused");
+  add_report(command, options->report, "Where to write the report (default report.html in the output folder)");
   add_threads(command, options->threads);
+  add_json(command, options->json);
 }
 
 }  // namespace kvant::cli

@@ -146,6 +146,8 @@ int run(int argc, char** argv) {
   CLI::App app("Quantizes safetensors checkpoints into ones that vLLM and transformers load.");
   Request request;
   build(app, request);
+  request.command = "kvant";
+  for (int i = 1; i < argc; ++i) request.command += " " + shell_word(argv[i]);
   std::vector<std::string> words = join_smooth_argument({argv + std::min(argc, 1), argv + argc});
   if (words.empty()) {
     tell(app.help());

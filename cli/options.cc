@@ -164,6 +164,12 @@ CLI::Option* add_max_memory(CLI::App& app, std::uint64_t& bytes) {
       });
 }
 
+CLI::Option* add_report(CLI::App& app, std::string& file, const std::string& description) {
+  return add_text(app, "--report", file, "FILE", description)->check([](const std::string& text) {
+    return text.empty() ? std::string("the name of the report is empty") : std::string();
+  });
+}
+
 CLI::Option* add_json(CLI::App& app, bool& json) {
   return app.add_flag("--json", json, "Print one JSON document on standard output");
 }

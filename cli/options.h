@@ -41,6 +41,8 @@ CLI::Option* add_count(CLI::App& app, const std::string& names, int& to, int lea
 CLI::Option* add_threads(CLI::App& app, int& threads);
 // --max-memory
 CLI::Option* add_max_memory(CLI::App& app, std::uint64_t& bytes);
+// --report FILE, described by `description`.
+CLI::Option* add_report(CLI::App& app, std::string& file, const std::string& description);
 // --json
 CLI::Option* add_json(CLI::App& app, bool& json);
 

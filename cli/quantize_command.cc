@@ -2,15 +2,19 @@
 
 #include <charconv>
 #include <cmath>
+#include <optional>
 
 #include "cli/commands.h"
 #include "cli/messages.h"
 #include "cli/options.h"
 #include "cli/progress_bar.h"
+#include "cli/report/report_file.h"
 #include "cli/sizes.h"
 #include "cli/smooth_argument.h"
 #include "cli/table.h"
 #include "io/file.h"
+#include "recipes/activation_stats.h"
+#include "recipes/compare.h"
 #include "recipes/quantize_checkpoint.h"
 
 namespace kvant::cli {
@@ -21,7 +25,7 @@ using recipes::Action;
 struct Options {
   std::string input, output;
   std::string scheme = "w8a8";
-  std::string stats, alpha, smooth_groups, scale_dtype;
+  std::string stats, alpha, smooth_groups, scale_dtype, report;
   std::vector<std::string> ignore, include;
   int group_size = 128;
   bool asymmetric = false, resume = false, force = false, json = false, dry_run = false;
@@ -78,6 +82,8 @@ std::string misuse(const Options& options) {
     return "--scheme w8a8-static needs the statistics of activations: give them with --stats FILE";
   if (options.alpha.empty() && !options.smooth_groups.empty())
     return "--smooth-groups says what to smooth, but --smooth is missing";
+  if (options.dry_run && !options.report.empty())
+    return "--report shows what was lost, but with --dry-run nothing is quantized";
   if (options.resume && options.force)
     return "--resume continues an output and --force replaces it: give one of the two";
   return {};
@@ -185,8 +191,8 @@ int dry_run(const recipes::CheckpointQuantizer& quantizer, const Options& option
   return kDone;
 }
 
-void print_summary(const recipes::CheckpointPlan& plan, const recipes::QuantizeOutcome& outcome,
-                   const Options& options) {
+void print_summary(const recipes::CheckpointPlan& plan, const recipes::QuantizeOutcome& outcome, const Options& options,
+                   bool reported) {
   const double seconds = outcome.seconds > 0 ? outcome.seconds : 1e-9;
   std::string text = fmt::format("{}: {} quantized to {}\n", io::printable(options.output),
                                  counted(count(plan, Action::quantize), "layer"), options.scheme);
@@ -200,10 +206,35 @@ void print_summary(const recipes::CheckpointPlan& plan, const recipes::QuantizeO
     text += fmt::format("warning: {} NaN or infinite; 'kvant inspect --stats {}' shows where\n",
                         outcome.non_finite == 1 ? "1 weight is" : fmt::format("{} weights are", outcome.non_finite),
                         shell_word(io::printable(options.input)));
+  if (!options.report.empty() && reported) text += fmt::format("report    {}\n", io::printable(options.report));
   if (!plan.warnings.empty()) text += counted(plan.warnings.size(), "warning") + " above\n";
   print(text);
   print(fmt::format("\nnext:\n  kvant compare {0} {1}\n  kvant verify {1}\n", shell_word(io::printable(options.input)),
                     shell_word(io::printable(options.output))));
+}
+
+// What the report reads of the statistics, it reads after the work is done: a bad one is refused before.
+Status check_statistics(const recipes::CheckpointPlan& plan, const Options& options) {
+  if (options.report.empty() || options.stats.empty()) return {};
+  const auto stats = recipes::ActivationStats::open(options.stats);
+  if (!stats.ok()) return stats.status();
+  for (const recipes::TensorPlan& tensor : plan.tensors) {
+    const std::string_view module = recipes::module_of(tensor.name);
+    if (tensor.action != Action::quantize || !stats->has_absmax(module)) continue;
+    if (const auto absmax = stats->absmax(module, tensor.shape[1]); !absmax.ok()) return absmax.status();
+  }
+  return {};
+}
+
+// What the report shows: the output beside the input.
+Result<recipes::Comparison> compare_output(const Options& options, ProgressBar& progress) {
+  recipes::CompareOptions recipe{.original = options.input,
+                                 .quantized = {options.output},
+                                 .details = true,
+                                 .threads = options.threads,
+                                 .max_memory = options.max_memory};
+  if (!options.stats.empty()) recipe.stats = options.stats;
+  return recipes::compare(recipe, progress);
 }
 
 int run(const Options& options, const Request& request) {
@@ -211,10 +242,13 @@ int run(const Options& options, const Request& request) {
     fail(fmt::format("{}; try 'kvant quantize --help'", wrong));
     return kUsage;
   }
+  if (!options.report.empty())
+    if (const Status s = check_report_path(options.report, options.output); !s.ok()) return fail(s);
   auto quantizer = recipes::CheckpointQuantizer::plan(recipe_of(options));
   if (!quantizer.ok()) return fail(quantizer.status());
   const recipes::CheckpointPlan& plan = quantizer->what();
   if (options.dry_run) return dry_run(*quantizer, options, request);
+  if (const Status s = check_statistics(plan, options); !s.ok()) return fail(s);
 
   if (!request.quiet) tell_warnings(plan);
   if (request.verbose) tell(table_of(plan, Terminal::of(2)) + plan_totals(plan));
@@ -222,9 +256,24 @@ int run(const Options& options, const Request& request) {
   const auto outcome = quantizer->run(progress);
   progress.finish();
   if (!outcome.ok()) return fail(outcome.status());
+  // The checkpoint is there by now, whatever becomes of the report.
+  const ReportFacts facts{request.command, plan.warnings};
+  std::optional<recipes::Comparison> comparison;
+  Status reported;
+  if (!options.report.empty()) {
+    auto compared = compare_output(options, progress);
+    progress.finish();
+    reported = compared.ok() ? write_report(options.report, *compared, facts) : compared.status();
+    if (compared.ok()) comparison = std::move(compared).value();
+  }
+  const auto end = [&] {
+    if (reported.ok()) return kDone;
+    return fail(
+        fmt::format("{} is quantized, but there is no report: {}", io::printable(options.output), reported.message()));
+  };
   if (!options.json) {
-    if (!request.quiet) print_summary(plan, *outcome, options);
-    return kDone;
+    if (!request.quiet) print_summary(plan, *outcome, options, reported.ok());
+    return end();
   }
   io::Json document = json_of(plan, options);
   document["dry_run"] = false;
@@ -234,8 +283,9 @@ int run(const Options& options, const Request& request) {
   document["bytes_written"] = outcome->bytes_written;
   document["seconds"] = outcome->seconds;
   document["non_finite"] = outcome->non_finite;
+  if (comparison) document["comparison"] = comparison_json(*comparison, facts);
   print_json(document);
-  return kDone;
+  return end();
 }
 
 }  // namespace
@@ -286,6 +336,8 @@ void add_quantize_command(CLI::App& app, Request& request) {
   add_max_memory(command, options->max_memory);
   command.add_flag("--resume", options->resume, "Continue a run that was interrupted");
   command.add_flag("--force", options->force, "Replace an output that exists");
+  add_report(command, options->report,
+             "Compare the output with the input afterwards and write an HTML page that shows what each layer lost");
   add_json(command, options->json);
   command.add_flag("--dry-run", options->dry_run,
                    "Write nothing; print what would become of each tensor and why, sizes and expected memory");

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
 #include <set>
 #include <system_error>
@@ -13,7 +14,10 @@
 #include "cpu/float_environment.h"
 #include "io/checkpoint.h"
 #include "kvant/stream.h"
+#include "kvant/version.h"
+#include "recipes/activation_stats.h"
 #include "recipes/json_values.h"
+#include "recipes/median.h"
 #include "recipes/output_folder.h"
 #include "recipes/quantized_layers.h"
 #include "recipes/roles.h"
@@ -31,6 +35,7 @@ using io::printable;
 
 // A tile stays in a core's cache between reading it and adding it up.
 constexpr std::uint64_t kMostTileBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kLeastTileBytes = std::uint64_t{1} << 16;  // less is not worth a task
 constexpr std::uint64_t kMostBlocks = std::uint64_t{1} << 20;
 
 // The vectors s of the norms that were folded, and which module was multiplied by which.
@@ -83,6 +88,23 @@ struct Bench {
   std::vector<float> s;
   WeightTile tile{Stream::cpu(1)};
   std::optional<std::pair<std::uint64_t, std::uint64_t>> s_columns;
+  std::vector<float> magnitudes;  // the largest of each column; empty where they would not fit
+};
+
+// What all layers are compared with.
+struct Workshop {
+  explicit Workshop(const CompareOptions& options, Stream on)
+      : stream(std::move(on)), max_memory(options.max_memory), benches(static_cast<std::size_t>(stream.threads())) {
+    if (options.details) details.emplace(stream.threads());
+  }
+
+  // Whether what is kept for each column fits: magnitudes of every thread, statistics, s, cells of the strip.
+  bool fits_columns(std::uint64_t columns) const { return columns <= max_memory / 8 / (4 * benches.size() + 32); }
+
+  Stream stream;
+  std::uint64_t max_memory;
+  std::vector<Bench> benches;
+  std::optional<DetailCollector> details;
 };
 
 // Everything of a tile but its sums, which are kept block by block.
@@ -92,6 +114,9 @@ struct TileLoss {
   std::uint64_t column = 0;
   std::uint64_t at_ends = 0;
   std::uint64_t non_finite = 0;
+  // Rows whose squares add up to 0 although not all is 0: NaN or infinite, or so small that the squares vanish.
+  std::vector<std::uint64_t> alive_rows;
+  bool clipped = false;  // a weight is more than a step away from its code
 };
 
 class LayerComparison {
@@ -107,25 +132,36 @@ class LayerComparison {
         width_(static_cast<std::uint64_t>(bits_per_element(kind)) / 8),
         s_(s) {}
 
-  Result<LayerLoss> run(const Stream& stream, std::uint64_t max_memory, std::vector<Bench>& benches,
-                        Progress& progress) {
-    const auto threads = static_cast<std::uint64_t>(stream.threads());
+  // `details`: null without.
+  Result<LayerLoss> run(Workshop& workshop, DetailCollector* details, Progress& progress) {
+    const std::uint64_t max_memory = workshop.max_memory;
+    std::vector<Bench>& benches = workshop.benches;
+    const auto threads = static_cast<std::uint64_t>(workshop.stream.threads());
+    details_ = details;
+    if (details_ != nullptr) details_->begin(layer_.rows, layer_.columns, layer_.bits);
     const std::uint64_t element_bytes = width_ + 2 + (s_ != nullptr ? 12 : 0);
     const std::uint64_t row_bytes = 12 * layer_.groups() + sizeof(LossSums);
+    // A layer of the size of a few tiles is taken apart for all threads: one would wait for the other.
+    const std::uint64_t layer_bytes = layer_.rows * (layer_.columns * element_bytes + row_bytes);
+    const std::uint64_t for_all_threads = std::max(layer_bytes / (4 * threads), kLeastTileBytes);
     const Tiling tiling(layer_.rows, layer_.columns, element_bytes, row_bytes,
-                        std::min(kMostTileBytes, max_memory / (4 * threads)));
-    for (Bench& bench : benches) bench.s_columns.reset();
+                        std::min({kMostTileBytes, max_memory / (4 * threads), for_all_threads}));
+    const bool by_column = workshop.fits_columns(layer_.columns);
+    for (Bench& bench : benches) {
+      bench.s_columns.reset();
+      bench.magnitudes.assign(by_column ? static_cast<std::size_t>(layer_.columns) : 0, 0);
+    }
     const std::uint64_t most_blocks = std::min(kMostBlocks, max_memory / (8 * sizeof(LossSums)));
     const std::uint64_t wave = std::max(most_blocks / std::max(tiling.most_blocks(), std::uint64_t{1}), threads);
     for (std::uint64_t first = 0; first < tiling.count(); first += wave) {
       const std::uint64_t last = first + std::min(wave, tiling.count() - first);
       blocks_.resize(static_cast<std::size_t>((last - first) * tiling.most_blocks()));
       tiles_.assign(static_cast<std::size_t>(last - first), {});
-      Status done = for_each_tile(stream, first, last, [&](std::size_t worker, std::uint64_t i) {
+      Status done = for_each_tile(workshop.stream, first, last, [&](std::size_t worker, std::uint64_t i) {
         const Tile tile = tiling[i];
         const auto at = static_cast<std::size_t>(i - first);
-        Status s = work(tile, benches[worker], std::span(blocks_).subspan(at * tiling.most_blocks(), tile.blocks()),
-                        tiles_[at]);
+        Status s = work(tile, worker, benches[worker],
+                        std::span(blocks_).subspan(at * tiling.most_blocks(), tile.blocks()), tiles_[at]);
         progress.advance(tile.rows * tile.columns * width_);
         return s;
       });
@@ -135,11 +171,13 @@ class LayerComparison {
         add(tiling[i], std::span(blocks_).subspan(at * tiling.most_blocks()), tiles_[at]);
       }
     }
-    return loss();
+    LayerLoss layer = loss();
+    if (by_column) layer.outlier_channels = outliers(benches);
+    return layer;
   }
 
  private:
-  Status work(const Tile& tile, Bench& bench, std::span<LossSums> blocks, TileLoss& loss) const {
+  Status work(const Tile& tile, std::size_t worker, Bench& bench, std::span<LossSums> blocks, TileLoss& loss) const {
     const cpu::DefaultFloatEnvironment environment;
     const std::uint64_t row_bytes = tile.columns * width_;
     bench.weights.resize(static_cast<std::size_t>(tile.rows * row_bytes));
@@ -158,10 +196,10 @@ class LayerComparison {
         const std::byte* from = bench.weights.data() + r * row_bytes + c * width_;
         LossSums& sums = blocks[block++];
         if (kind_ == ElementKind::f64) {
-          add_block(reinterpret_cast<const double*>(from), tile, r, c, count, bench.rows, sums, loss);
+          add_block(reinterpret_cast<const double*>(from), tile, r, c, count, worker, bench, sums, loss);
         } else {
           widen(kind_, from, count, bench.wide.data());
-          add_block(bench.wide.data(), tile, r, c, count, bench.rows, sums, loss);
+          add_block(bench.wide.data(), tile, r, c, count, worker, bench, sums, loss);
         }
       }
     return {};
@@ -192,7 +230,8 @@ class LayerComparison {
   // A block in stretches that share a scale.
   template <class T>
   void add_block(const T* weights, const Tile& tile, std::uint64_t r, std::uint64_t c, std::size_t count,
-                 const LayerRows& rows, LossSums& sums, TileLoss& tile_loss) const {
+                 std::size_t worker, Bench& bench, LossSums& sums, TileLoss& tile_loss) const {
+    const LayerRows& rows = bench.rows;
     const std::int8_t* codes = rows.codes.data() + r * tile.columns + c;
     const std::uint64_t column = tile.column + c;
     sums = {};
@@ -209,6 +248,13 @@ class LayerComparison {
       const std::int32_t zero_point = rows.zero_points[r * rows.groups + group];
       const Loss loss = segment_loss(weights + i, codes + i, length, scale, zero_point, layer_.q_max());
       sums += loss.sums;
+      if (details_ != nullptr)
+        details_->add<T>(worker, {weights + i, codes + i, length, tile.row + r, column + i, scale, zero_point}, loss);
+      if (!bench.magnitudes.empty())
+        raise_magnitudes(weights + i, length, loss.non_finite, &bench.magnitudes[column + i]);
+      if (loss.sums.weights == 0 && std::any_of(weights + i, weights + i + length, [](T w) { return w != 0; }))
+        note_alive(tile.row + r, tile_loss);
+      tile_loss.clipped = tile_loss.clipped || (loss.largest > static_cast<double>(scale) && loss.non_finite < length);
       tile_loss.at_ends += loss.at_ends;
       tile_loss.non_finite += loss.non_finite;
       if (loss.largest > tile_loss.largest && loss.non_finite < length) {
@@ -221,13 +267,39 @@ class LayerComparison {
     }
   }
 
+  static void note_alive(std::uint64_t row, TileLoss& loss) {
+    if (loss.alive_rows.empty() || loss.alive_rows.back() != row) loss.alive_rows.push_back(row);
+  }
+
+  template <class T>
+  static void raise_magnitudes(const T* weights, std::size_t count, std::uint64_t non_finite, float* largest) {
+    if (non_finite == 0) return raise_to_magnitudes(weights, count, largest);
+    for (std::size_t i = 0; i < count; ++i)
+      if (std::isfinite(weights[i])) raise_to_magnitudes(weights + i, 1, largest + i);
+  }
+
+  // Columns whose largest magnitude stands out.
+  static std::uint64_t outliers(std::vector<Bench>& benches) {
+    std::vector<float>& all = benches.front().magnitudes;
+    for (const Bench& bench : benches)
+      for (std::size_t j = 0; j < all.size(); ++j) all[j] = std::max(all[j], bench.magnitudes[j]);
+    const double bound = kOutlierFactor * median(all);
+    return static_cast<std::uint64_t>(
+        std::ranges::count_if(all, [&](float m) { return static_cast<double>(m) > bound; }));
+  }
+
   // Tiles come in order: blocks are added to their row, and whole rows to the layer.
   void add(const Tile& tile, std::span<const LossSums> blocks, const TileLoss& loss) {
     const std::uint64_t per_row = tile.blocks_per_row();
+    auto alive = loss.alive_rows.begin();
     for (std::uint64_t r = 0; r < tile.rows; ++r) {
+      for (; alive != loss.alive_rows.end() && *alive == tile.row + r; ++alive) row_alive_ = true;
       for (std::uint64_t b = 0; b < per_row; ++b) row_ += blocks[r * per_row + b];
       if (tile.column + tile.columns < layer_.columns) continue;
       sums_ += row_;
+      if (row_.weights == 0 && !row_alive_) ++dead_;
+      row_alive_ = false;
+      if (details_ != nullptr) details_->add_row(row_);
       row_ = {};
     }
     if (loss.largest > all_.largest) {
@@ -235,6 +307,7 @@ class LayerComparison {
       all_.row = loss.row;
       all_.column = loss.column;
     }
+    all_.clipped = all_.clipped || loss.clipped;
     all_.at_ends += loss.at_ends;
     all_.non_finite += loss.non_finite;
   }
@@ -242,6 +315,9 @@ class LayerComparison {
   LayerLoss loss() const {
     LayerLoss loss;
     loss.module = layer_.module;
+    loss.kind = kind_of(layer_.module);
+    loss.block = block_of(layer_.module);
+    loss.dead_channels = dead_;
     loss.rows = layer_.rows;
     loss.columns = layer_.columns;
     loss.non_finite = all_.non_finite;
@@ -255,12 +331,17 @@ class LayerComparison {
       loss.cosine = 1;
     else
       loss.cosine = norms == 0 ? 0 : std::clamp(sums_.products / norms, -1.0, 1.0);
-    if (finite == 0) return loss;
+    if (finite == 0) {
+      if (layer_.rows * layer_.columns > 0) loss.sqnr_db = loss.cosine = std::numeric_limits<double>::quiet_NaN();
+      return loss;
+    }
     loss.mse = sums_.errors / count;
     loss.largest_error = std::max(all_.largest, 0.0);
     loss.largest_row = all_.row;
     loss.largest_column = all_.column;
     loss.at_ends = static_cast<double>(all_.at_ends) / count;
+    const auto scales = static_cast<double>(layer_.rows * layer_.groups());
+    loss.saturated = all_.clipped && static_cast<double>(all_.at_ends) - scales > 2 * count / layer_.q_max();
     return loss;
   }
 
@@ -278,6 +359,9 @@ class LayerComparison {
   LossSums row_;
   LossSums sums_;
   TileLoss all_;
+  bool row_alive_ = false;
+  std::uint64_t dead_ = 0;
+  DetailCollector* details_ = nullptr;
 };
 
 std::uint64_t bytes_of(const io::Checkpoint& checkpoint) {
@@ -305,6 +389,156 @@ Result<io::TensorPlace> original_of(const io::Checkpoint& original, const Quanti
   return it->second;
 }
 
+// One quantized checkpoint while it is compared.
+struct Candidate {
+  struct Layer {
+    const QuantizedLayer* layer;
+    io::TensorPlace weight;  // in the original
+    const io::TensorInfo* s;
+  };
+  io::Checkpoint checkpoint;
+  QuantizationConfig config;
+  std::vector<QuantizedLayer> layers;
+  std::optional<Smoothing> smoothing;
+  std::map<std::string_view, Layer> by_name = {};
+};
+
+// All that can be refused without reading weights is, here. `bytes` grows by what will be read.
+Result<Candidate> open_candidate(const io::Checkpoint& original, const fs::path& path, std::uint64_t& bytes) {
+  auto checkpoint = io::Checkpoint::open(path);
+  if (!checkpoint.ok()) return checkpoint.status();
+  auto config = read_quantization_config(*checkpoint);
+  if (!config.ok()) return config.status();
+  auto layers = find_quantized_layers(*checkpoint, *config);
+  if (!layers.ok()) return layers.status();
+  auto smoothing = Smoothing::open(*checkpoint);
+  if (!smoothing.ok()) return smoothing.status();
+  Candidate candidate{std::move(checkpoint).value(), std::move(config).value(), std::move(layers).value(),
+                      std::move(smoothing).value()};
+  for (const QuantizedLayer& layer : candidate.layers) {
+    const auto weight = original_of(original, layer);
+    if (!weight.ok()) return weight.status();
+    const io::TensorInfo* s = nullptr;
+    if (candidate.smoothing) {
+      const auto vector = candidate.smoothing->vector_of(layer.module, layer.columns);
+      if (!vector.ok()) return vector.status();
+      s = *vector;
+    }
+    bytes += original.shards()[weight->shard].tensors()[weight->tensor].bytes();
+    candidate.by_name[layer.module] = {&layer, *weight, s};
+  }
+  return candidate;
+}
+
+// The ranges of a layer's input as far as they are known.
+Result<InputChannels> inputs_of(const Candidate& candidate, const Candidate::Layer& layer,
+                                const std::optional<ActivationStats>& stats) {
+  std::vector<float> s, absmax;
+  if (layer.s != nullptr) {
+    s.resize(static_cast<std::size_t>(layer.layer->columns));
+    if (Status status = candidate.smoothing->read(*layer.s, 0, s); !status.ok()) return status;
+  }
+  if (stats && stats->has_absmax(layer.layer->module)) {
+    auto read = stats->absmax(layer.layer->module, layer.layer->columns);
+    if (!read.ok()) return read.status();
+    absmax = std::move(read).value();
+  }
+  return input_channels(absmax, s);
+}
+
+// A NaN, which only sums that overflow make, is the worst.
+bool is_worse(double a, double b) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && !std::isnan(b);
+  return a < b;
+}
+
+// Keeps the details of the worst layers.
+class WorstDetails {
+ public:
+  explicit WorstDetails(std::size_t checkpoints)
+      : most_(std::max(kDetails / std::max(checkpoints, std::size_t{1}), kLeastDetails)) {}
+
+  bool takes(double sqnr_db) const { return kept_.size() < most_ || is_worse(sqnr_db, kept_.back().sqnr_db); }
+  void add(double sqnr_db, LayerDetails details) {
+    const auto at = std::upper_bound(kept_.begin(), kept_.end(), sqnr_db,
+                                     [](double worse, const Kept& kept) { return is_worse(worse, kept.sqnr_db); });
+    kept_.insert(at, {sqnr_db, std::move(details)});
+    if (kept_.size() > most_) kept_.pop_back();
+  }
+  std::vector<LayerDetails> take() {
+    std::vector<LayerDetails> all;
+    for (Kept& kept : kept_) {
+      for (std::optional<LayerDetail>& detail : kept.details.quantized)
+        if (detail) round_for_drawing(*detail);
+      all.push_back(std::move(kept.details));
+    }
+    return all;
+  }
+
+ private:
+  static constexpr std::size_t kLeastDetails = 8;
+  struct Kept {
+    double sqnr_db;
+    LayerDetails details;
+  };
+  std::size_t most_;
+  std::vector<Kept> kept_;  // worst first; of equals, the one that came first
+};
+
+// A short name for each path: its last part, and as many before it as tell it from the others; a number for a path that
+// is given twice.
+std::vector<std::string> labels_of(const std::vector<fs::path>& paths) {
+  std::vector<std::vector<std::string>> parts;
+  for (const fs::path& path : paths) {
+    std::error_code error;
+    parts.emplace_back();
+    for (const fs::path& part : fs::absolute(path, error).lexically_normal())
+      if (!part.empty()) parts.back().push_back(part.string());
+  }
+  const auto tail = [&](std::size_t path, std::size_t count) {
+    fs::path joined;
+    for (std::size_t i = parts[path].size() - std::min(count, parts[path].size()); i < parts[path].size(); ++i)
+      joined /= parts[path][i];
+    return joined.string();
+  };
+  std::vector<std::string> labels;
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    std::size_t count = 1;
+    const auto is_shared = [&] {
+      for (std::size_t j = 0; j < paths.size(); ++j)
+        if (parts[j] != parts[i] && tail(j, count) == tail(i, count)) return true;
+      return false;
+    };
+    while (count < parts[i].size() && is_shared()) ++count;
+    const auto before =
+        static_cast<std::size_t>(std::count(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(i), parts[i]));
+    labels.push_back(tail(i, count) + (before == 0 ? "" : fmt::format(" ({})", before + 1)));
+  }
+  return labels;
+}
+
+void add_totals(const io::Checkpoint& original, const Candidate& candidate, ModelLoss& loss) {
+  std::sort(loss.layers.begin(), loss.layers.end(), [](const LayerLoss& a, const LayerLoss& b) {
+    if (is_worse(a.sqnr_db, b.sqnr_db) || is_worse(b.sqnr_db, a.sqnr_db)) return is_worse(a.sqnr_db, b.sqnr_db);
+    return a.module < b.module;
+  });
+  double sum = 0;
+  std::uint64_t finite = 0;
+  for (const LayerLoss& layer : loss.layers)
+    if (std::isfinite(layer.sqnr_db)) {
+      sum += layer.sqnr_db;
+      ++finite;
+    }
+  if (finite > 0) loss.mean_sqnr_db = sum / static_cast<double>(finite);
+  loss.bytes = bytes_of(candidate.checkpoint);
+  const std::string model_type = model_type_of(original);
+  for (const auto& [name, place] : original.tensors()) {
+    const Role role = judge(original.shards()[place.shard].tensors()[place.tensor], model_type).role;
+    if (role != Role::linear && role != Role::lm_head && role != Role::router) continue;
+    if (!candidate.by_name.contains(module_of(name))) loss.unquantized.emplace_back(module_of(name));
+  }
+}
+
 }  // namespace
 
 Result<Comparison> compare(const CompareOptions& options, Progress& progress) {
@@ -313,95 +547,236 @@ Result<Comparison> compare(const CompareOptions& options, Progress& progress) {
   if (!stream.status().ok()) return stream.status();
   const auto original = io::Checkpoint::open(options.original);
   if (!original.ok()) return original.status();
-  const auto quantized = io::Checkpoint::open(options.quantized);
-  if (!quantized.ok()) return quantized.status();
-  const auto config = read_quantization_config(*quantized);
-  if (!config.ok()) return config.status();
-  const auto layers = find_quantized_layers(*quantized, *config);
-  if (!layers.ok()) return layers.status();
-  const auto smoothing = Smoothing::open(*quantized);
-  if (!smoothing.ok()) return smoothing.status();
-
-  // All that can be refused without reading weights is, first.
-  struct Job {
-    const QuantizedLayer* layer;
-    io::TensorPlace weight;
-    const io::TensorInfo* s;
-  };
-  std::vector<Job> jobs;
-  std::uint64_t bytes = 0;
-  for (const QuantizedLayer& layer : *layers) {
-    const auto weight = original_of(*original, layer);
-    if (!weight.ok()) return weight.status();
-    const io::TensorInfo* s = nullptr;
-    if (*smoothing) {
-      const auto vector = (*smoothing)->vector_of(layer.module, layer.columns);
-      if (!vector.ok()) return vector.status();
-      s = *vector;
-    }
-    bytes += original->shards()[weight->shard].tensors()[weight->tensor].bytes();
-    jobs.push_back({&layer, *weight, s});
+  std::optional<ActivationStats> stats;
+  if (options.stats) {
+    auto opened = ActivationStats::open(*options.stats);
+    if (!opened.ok()) return opened.status();
+    stats = std::move(opened).value();
   }
 
   Comparison comparison;
-  comparison.scheme = config->scheme;
-  progress.begin("comparing", bytes);
-  std::vector<Bench> benches(static_cast<std::size_t>(stream.threads()));
-  std::set<std::string_view> compared;
-  for (const Job& job : jobs) {
-    const io::TensorInfo& info = original->shards()[job.weight.shard].tensors()[job.weight.tensor];
-    LayerComparison layer(*original, *quantized, *smoothing ? &**smoothing : nullptr, *job.layer, job.weight,
-                          *element_of(info.dtype), job.s);
-    auto loss = layer.run(stream, options.max_memory, benches, progress);
-    if (!loss.ok()) return loss.status();
-    compared.insert(job.layer->module);
-    comparison.layers.push_back(std::move(loss).value());
-  }
-  // A NaN, which only sums that overflow make, is the worst.
-  std::sort(comparison.layers.begin(), comparison.layers.end(), [](const LayerLoss& a, const LayerLoss& b) {
-    const bool a_nan = std::isnan(a.sqnr_db), b_nan = std::isnan(b.sqnr_db);
-    if (a_nan != b_nan) return a_nan;
-    if (!a_nan && a.sqnr_db != b.sqnr_db) return a.sqnr_db < b.sqnr_db;
-    return a.module < b.module;
-  });
-  double sum = 0;
-  std::uint64_t finite = 0;
-  for (const LayerLoss& loss : comparison.layers)
-    if (std::isfinite(loss.sqnr_db)) {
-      sum += loss.sqnr_db;
-      ++finite;
+  comparison.original = options.original;
+  comparison.model_type = model_type_of(*original);
+  comparison.bytes = bytes_of(*original);
+  for (const io::SafetensorsFile& shard : original->shards())
+    for (const io::TensorInfo& tensor : shard.tensors()) {
+      std::uint64_t elements = 1;
+      for (const std::uint64_t size : tensor.shape) elements *= size;
+      comparison.parameters += elements;
     }
-  comparison.mean_sqnr_db = finite == 0 ? 0 : sum / static_cast<double>(finite);
-  comparison.bytes_original = bytes_of(*original);
-  comparison.bytes_quantized = bytes_of(*quantized);
-  const std::string model_type = model_type_of(*original);
-  for (const auto& [name, place] : original->tensors()) {
-    const Role role = judge(original->shards()[place.shard].tensors()[place.tensor], model_type).role;
-    if (role != Role::linear && role != Role::lm_head && role != Role::router) continue;
-    if (!compared.contains(module_of(name))) comparison.unquantized.emplace_back(module_of(name));
+
+  std::uint64_t bytes = 0;
+  std::vector<Candidate> candidates;
+  std::set<std::string_view> modules;
+  candidates.reserve(options.quantized.size());
+  const std::vector<std::string> labels = labels_of(options.quantized);
+  for (std::size_t i = 0; i < options.quantized.size(); ++i) {
+    auto candidate = open_candidate(*original, options.quantized[i], bytes);
+    if (!candidate.ok()) return candidate.status();
+    candidates.push_back(std::move(candidate).value());
+    for (const auto& [module, layer] : candidates.back().by_name) modules.insert(module);
+    ModelLoss& loss = comparison.quantized.emplace_back();
+    loss.path = options.quantized[i];
+    loss.label = labels[i];
+    loss.scheme = candidates.back().config.scheme;
   }
+
+  // Layer by layer, each in all checkpoints: what is kept of the worst can then be chosen on the way.
+  progress.begin("comparing", bytes);
+  Workshop workshop(options, stream);
+  WorstDetails worst(candidates.size());
+  const auto with_statistics = static_cast<std::size_t>(
+      std::ranges::count_if(modules, [&](std::string_view module) { return stats && stats->has_absmax(module); }));
+  for (const std::string_view module : modules) {
+    LayerDetails details{std::string(module), std::vector<std::optional<LayerDetail>>(candidates.size())};
+    double worst_sqnr = std::numeric_limits<double>::infinity();
+    bool has_details = false;
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      const Candidate& candidate = candidates[i];
+      const auto found = candidate.by_name.find(module);
+      if (found == candidate.by_name.end()) continue;
+      const auto& [layer, weight, s] = found->second;
+      const io::TensorInfo& info = original->shards()[weight.shard].tensors()[weight.tensor];
+      LayerComparison work(*original, candidate.checkpoint, candidate.smoothing ? &*candidate.smoothing : nullptr,
+                           *layer, weight, *element_of(info.dtype), s);
+      DetailCollector* const collector =
+          workshop.details && workshop.fits_columns(layer->columns) ? &*workshop.details : nullptr;
+      auto loss = work.run(workshop, collector, progress);
+      if (!loss.ok()) return loss.status();
+      if (is_worse(loss->sqnr_db, worst_sqnr)) worst_sqnr = loss->sqnr_db;
+      const bool keeps =
+          collector != nullptr && (has_details || worst.takes(loss->sqnr_db) || i + 1 < candidates.size());
+      if (workshop.fits_columns(layer->columns) && (stats || keeps)) {
+        auto inputs = inputs_of(candidate, found->second, stats);
+        if (!inputs.ok()) return inputs.status();
+        if (!inputs->before.empty()) loss->input_ratio = s != nullptr ? inputs->ratio_after : inputs->ratio_before;
+        if (keeps) {
+          details.quantized[i] = collector->finish();
+          details.quantized[i]->inputs = std::move(inputs).value();
+          has_details = true;
+        }
+      }
+      comparison.quantized[i].layers.push_back(std::move(loss).value());
+    }
+    if (has_details && worst.takes(worst_sqnr)) worst.add(worst_sqnr, std::move(details));
+  }
+  comparison.details = worst.take();
+  if (stats && with_statistics < modules.size())
+    comparison.warnings.push_back(
+        fmt::format("{}: has statistics for {} of the {} quantized layers", printable(options.stats->string()),
+                    with_statistics == 0 ? "none" : std::to_string(with_statistics), modules.size()));
+  for (std::size_t i = 0; i < candidates.size(); ++i) add_totals(*original, candidates[i], comparison.quantized[i]);
   comparison.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return comparison;
 }
 
-io::Json to_json(const Comparison& comparison) {
+std::optional<double> mean_output_sqnr_db(const ModelLoss& loss) {
+  double sum = 0;
+  std::uint64_t finite = 0;
+  for (const LayerLoss& layer : loss.layers)
+    if (layer.output_sqnr_db && std::isfinite(*layer.output_sqnr_db)) {
+      sum += *layer.output_sqnr_db;
+      ++finite;
+    }
+  if (finite == 0) return std::nullopt;
+  return sum / static_cast<double>(finite);
+}
+
+std::vector<std::string> warnings_of(const ModelLoss& loss) {
+  std::vector<std::string> sentences;
+  // "3 weights in 2 layers (a, b)": `count` of a layer, which may be 0.
+  const auto warn = [&](std::string_view one, std::string_view many, std::string_view what, auto count) {
+    constexpr std::size_t kNamed = 3;
+    std::uint64_t total = 0, layers = 0;
+    std::string names;
+    for (const LayerLoss& layer : loss.layers) {
+      const std::uint64_t n = count(layer);
+      if (n == 0) continue;
+      total += n;
+      if (layers++ < kNamed) names += (names.empty() ? "" : ", ") + printable(layer.module);
+    }
+    if (total == 0) return;
+    if (layers > kNamed) names += fmt::format(" and {} more", layers - kNamed);
+    sentences.push_back(fmt::format("{} {} {}: {}", total, total == 1 ? one : many, what, names));
+  };
+  warn("weight is", "weights are", "NaN or infinite", [](const LayerLoss& l) { return l.non_finite; });
+  warn("output channel has", "output channels have", "only zeros as weights",
+       [](const LayerLoss& l) { return l.dead_channels; });
+  warn("layer is", "layers are", "saturated, with far more codes at the ends of their range than weights need",
+       [](const LayerLoss& l) { return std::uint64_t{l.saturated ? 1u : 0u}; });
+  return sentences;
+}
+
+namespace {
+
+io::Json numbers(const std::vector<double>& values) {
+  io::Json list = io::Json::array();
+  for (const double value : values) list.push_back(json_number(value));
+  return list;
+}
+
+io::Json to_json(const InputChannels& inputs) {
+  if (inputs.empty()) return {};
+  const auto ratio = [](const std::vector<double>& of, double value) {
+    return of.empty() ? io::Json() : json_number(value);
+  };
+  return {{"span", inputs.span},
+          {"before", numbers(inputs.before)},
+          {"after", numbers(inputs.after)},
+          {"smoothing_least", numbers(inputs.smoothing_least)},
+          {"smoothing_largest", numbers(inputs.smoothing_largest)},
+          {"ratio_before", ratio(inputs.before, inputs.ratio_before)},
+          {"ratio_after", ratio(inputs.after, inputs.ratio_after)}};
+}
+
+io::Json to_json(const LayerDetail& detail) {
+  io::Json errors = io::Json::array();
+  for (const WeightError& error : detail.largest_errors)
+    errors.push_back({{"row", error.row},
+                      {"column", error.column},
+                      {"weight", json_number(error.weight)},
+                      {"value", json_number(error.value)},
+                      {"error", json_number(error.weight - error.value)}});
+  return {{"row_stride", detail.row_stride},
+          {"histogram",
+           {{"first_code", detail.histogram.first_code},
+            {"bins_per_code", detail.histogram.bins_per_code},
+            {"counts", detail.histogram.counts},
+            {"below", detail.histogram.below},
+            {"above", detail.histogram.above},
+            {"weights", detail.histogram.weights}}},
+          {"channels",
+           {{"span", detail.channels.span},
+            {"least", numbers(detail.channels.least)},
+            {"largest", numbers(detail.channels.largest)},
+            {"sqnr_db", numbers(detail.channels.sqnr_db)}}},
+          {"strip",
+           {{"row_span", detail.strip.row_span},
+            {"column_span", detail.strip.column_span},
+            {"rows", detail.strip.rows},
+            {"columns", detail.strip.columns},
+            {"rms", numbers(detail.strip.rms)}}},
+          {"largest_errors", std::move(errors)},
+          {"inputs", to_json(detail.inputs)}};
+}
+
+io::Json or_null(const std::optional<std::uint64_t>& value) { return value ? io::Json(*value) : io::Json(); }
+io::Json number_or_null(const std::optional<double>& value) { return value ? json_number(*value) : io::Json(); }
+
+io::Json to_json(const ModelLoss& loss) {
   io::Json layers = io::Json::array();
-  for (const LayerLoss& loss : comparison.layers)
-    layers.push_back({{"module", loss.module},
-                      {"rows", loss.rows},
-                      {"columns", loss.columns},
-                      {"sqnr_db", json_number(loss.sqnr_db)},
-                      {"mse", json_number(loss.mse)},
-                      {"cosine", json_number(loss.cosine)},
-                      {"largest_error", json_number(loss.largest_error)},
-                      {"largest_row", loss.largest_row},
-                      {"largest_column", loss.largest_column},
-                      {"at_ends", json_number(loss.at_ends)},
-                      {"non_finite", loss.non_finite},
-                      {"smoothed", loss.smoothed}});
-  return {{"scheme", describe(comparison.scheme)},         {"layers", std::move(layers)},
-          {"unquantized", comparison.unquantized},         {"bytes_original", comparison.bytes_original},
-          {"bytes_quantized", comparison.bytes_quantized}, {"mean_sqnr_db", json_number(comparison.mean_sqnr_db)},
+  for (const LayerLoss& layer : loss.layers)
+    layers.push_back({{"module", layer.module},
+                      {"kind", name(layer.kind)},
+                      {"block", or_null(layer.block)},
+                      {"rows", layer.rows},
+                      {"columns", layer.columns},
+                      {"sqnr_db", json_number(layer.sqnr_db)},
+                      {"mse", json_number(layer.mse)},
+                      {"cosine", json_number(layer.cosine)},
+                      {"largest_error", json_number(layer.largest_error)},
+                      {"largest_row", layer.largest_row},
+                      {"largest_column", layer.largest_column},
+                      {"at_ends", json_number(layer.at_ends)},
+                      {"outlier_channels", or_null(layer.outlier_channels)},
+                      {"dead_channels", layer.dead_channels},
+                      {"saturated", layer.saturated},
+                      {"non_finite", layer.non_finite},
+                      {"smoothed", layer.smoothed},
+                      {"input_ratio", number_or_null(layer.input_ratio)},
+                      {"output_sqnr_db", number_or_null(layer.output_sqnr_db)}});
+  return {{"path", json_name(loss.path.string())},
+          {"label", json_name(loss.label)},
+          {"scheme", describe(loss.scheme)},
+          {"bytes", loss.bytes},
+          {"mean_sqnr_db", number_or_null(loss.mean_sqnr_db)},
+          {"mean_output_sqnr_db", number_or_null(mean_output_sqnr_db(loss))},
+          {"warnings", warnings_of(loss)},
+          {"layers", std::move(layers)},
+          {"unquantized", loss.unquantized}};
+}
+
+}  // namespace
+
+io::Json to_json(const Comparison& comparison) {
+  io::Json quantized = io::Json::array(), details = io::Json::array();
+  for (const ModelLoss& loss : comparison.quantized) quantized.push_back(to_json(loss));
+  for (const LayerDetails& layer : comparison.details) {
+    io::Json each = io::Json::array();
+    for (const std::optional<LayerDetail>& detail : layer.quantized)
+      each.push_back(detail ? to_json(*detail) : io::Json());
+    details.push_back({{"module", layer.module}, {"quantized", std::move(each)}});
+  }
+  return {{"format", "kvant-compare-1"},
+          {"kvant", version()},
+          {"original",
+           {{"path", json_name(comparison.original.string())},
+            {"model_type", comparison.model_type.empty() ? io::Json() : io::Json(comparison.model_type)},
+            {"bytes", comparison.bytes},
+            {"parameters", comparison.parameters}}},
+          {"quantized", std::move(quantized)},
+          {"details", std::move(details)},
+          {"warnings", comparison.warnings},
           {"seconds", json_number(comparison.seconds)}};
 }
 

@@ -12,6 +12,7 @@
 #include "kvant/range.h"
 #include "kvant/stream.h"
 #include "recipes/json_values.h"
+#include "recipes/median.h"
 #include "recipes/quantized_layers.h"
 #include "recipes/row_sums.h"
 #include "recipes/stored_scale.h"
@@ -22,7 +23,6 @@ namespace {
 
 constexpr std::uint64_t kMostTileBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMostBlocks = std::uint64_t{1} << 21;
-constexpr double kOutlierFactor = 6;
 
 // What one thread works with.
 struct Bench {
@@ -190,12 +190,9 @@ class TensorStats {
     for (std::size_t b = 1; b < benches.size(); ++b)
       for (std::size_t j = 0; j < count; ++j) magnitudes[j] = std::max(magnitudes[j], column(benches[b])[j]);
     std::vector<T> sorted(magnitudes, magnitudes + count);
-    const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(count / 2);
-    std::nth_element(sorted.begin(), middle, sorted.end());
-    double median = static_cast<double>(*middle);
-    if (count % 2 == 0) median = median / 2 + static_cast<double>(*std::max_element(sorted.begin(), middle)) / 2;
+    const double bound = kOutlierFactor * median(sorted);
     for (std::size_t j = 0; j < count; ++j)
-      if (static_cast<double>(magnitudes[j]) > kOutlierFactor * median) outliers.push_back(j);
+      if (static_cast<double>(magnitudes[j]) > bound) outliers.push_back(j);
   }
 
   const io::SafetensorsFile& file_;

@@ -162,6 +162,78 @@ KVANT_INLINE void value_body(const T* values, std::size_t count, ValueSums& resu
   result.zeros = static_cast<std::uint64_t>(all_zeros - filled_up);
 }
 
+// Cells of `cell` columns each, the first of which the stretch enters at its column `offset`.
+template <std::size_t kWidth, class T>
+KVANT_INLINE void errors_body(const T* weights, const std::int8_t* codes, std::size_t count, double scale,
+                              std::int32_t zero_point, std::size_t offset, std::size_t cell, double* errors) {
+  using Doubles = typename Register<kWidth>::Doubles;
+  constexpr std::size_t kRegisters = kLanes / kWidth;
+  float differences[kBlock];
+  for (std::size_t i = 0; i < count; ++i) differences[i] = static_cast<float>(codes[i] - zero_point);
+  for (std::size_t i = 0; i < count; ++errors, offset = 0) {
+    const std::size_t end = std::min(count, i + cell - offset);
+    Doubles low = {}, high = {};
+    const auto add_four = [&](const T* w, const float* d) KVANT_INLINE_LAMBDA {
+      const auto add_register = [&](std::size_t first, Doubles& sum) KVANT_INLINE_LAMBDA {
+        Doubles x, y;
+        load<kWidth>(w + first, x);
+        load<kWidth>(d + first, y);
+        const Doubles e = x - scale * y;
+        sum += e * e;
+      };
+      add_register(0, low);
+      if constexpr (kRegisters == 2) add_register(kWidth, high);
+    };
+    for (; i + kLanes <= end; i += kLanes) add_four(weights + i, differences + i);
+    if (i < end) {
+      T last[kLanes] = {};
+      float last_differences[kLanes] = {};
+      for (std::size_t j = 0; i + j < end; ++j) {
+        last[j] = weights[i + j];
+        last_differences[j] = differences[i + j];
+      }
+      add_four(last, last_differences);
+      i = end;
+    }
+    const Doubles both[2] = {low, high};
+    *errors += total<kWidth>(both);
+  }
+}
+
+template <class T>
+KVANT_INLINE void magnitudes_of_errors_body(const T* weights, const std::int8_t* codes, std::size_t count, double scale,
+                                            std::int32_t zero_point, double* magnitudes) {
+  for (std::size_t i = 0; i < count; ++i)
+    magnitudes[i] = std::abs(static_cast<double>(weights[i]) - scale * static_cast<double>(codes[i] - zero_point));
+}
+
+template <class T>
+KVANT_INLINE void grid_body(const T* weights, std::size_t count, float scale, float zero_point, float first,
+                            float bins_per_code, std::size_t bins, std::uint64_t* counts) {
+  std::int32_t places[kBlock];
+  const auto end = static_cast<float>(bins);
+  for (std::size_t i = 0; i < count; ++i) {
+    float t = (static_cast<float>(weights[i]) / scale + zero_point - first) * bins_per_code;
+    t = t < end ? t : end;
+    t = t < 0 ? -1.0f : t;
+    places[i] = static_cast<std::int32_t>(t) + 1;
+  }
+  // Equal places in a row would wait for each other: the tables take turns.
+  const std::size_t table = bins + 2;
+  std::size_t i = 0;
+  for (; i + kGridTables <= count; i += kGridTables)
+    for (std::size_t k = 0; k < kGridTables; ++k) ++counts[k * table + static_cast<std::size_t>(places[i + k])];
+  for (; i < count; ++i) ++counts[static_cast<std::size_t>(places[i])];
+}
+
+template <class T>
+KVANT_INLINE void magnitude_body(const T* weights, std::size_t count, float* largest) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float magnitude = std::abs(static_cast<float>(weights[i]));
+    largest[i] = magnitude > largest[i] ? magnitude : largest[i];
+  }
+}
+
 template <class T>
 void loss_baseline(const T* weights, const std::int8_t* codes, std::size_t count, float scale, std::int32_t zero_point,
                    int q_max, Loss& loss) {
@@ -170,6 +242,26 @@ void loss_baseline(const T* weights, const std::int8_t* codes, std::size_t count
 template <class T>
 void values_baseline(const T* values, std::size_t count, ValueSums& result) {
   value_body<2>(values, count, result);
+}
+
+template <class T>
+void errors_baseline(const T* weights, const std::int8_t* codes, std::size_t count, double scale,
+                     std::int32_t zero_point, std::size_t offset, std::size_t cell, double* errors) {
+  errors_body<2>(weights, codes, count, scale, zero_point, offset, cell, errors);
+}
+template <class T>
+void magnitudes_of_errors_baseline(const T* weights, const std::int8_t* codes, std::size_t count, double scale,
+                                   std::int32_t zero_point, double* magnitudes) {
+  magnitudes_of_errors_body(weights, codes, count, scale, zero_point, magnitudes);
+}
+template <class T>
+void grid_baseline(const T* weights, std::size_t count, float scale, float zero_point, float first, float bins_per_code,
+                   std::size_t bins, std::uint64_t* counts) {
+  grid_body(weights, count, scale, zero_point, first, bins_per_code, bins, counts);
+}
+template <class T>
+void magnitudes_baseline(const T* weights, std::size_t count, float* largest) {
+  magnitude_body(weights, count, largest);
 }
 
 #if defined(__x86_64__)
@@ -182,6 +274,28 @@ __attribute__((target("avx2"))) void loss_avx2(const T* weights, const std::int8
 template <class T>
 __attribute__((target("avx2"))) void values_avx2(const T* values, std::size_t count, ValueSums& result) {
   value_body<4>(values, count, result);
+}
+template <class T>
+__attribute__((target("avx2"))) void errors_avx2(const T* weights, const std::int8_t* codes, std::size_t count,
+                                                 double scale, std::int32_t zero_point, std::size_t offset,
+                                                 std::size_t cell, double* errors) {
+  errors_body<4>(weights, codes, count, scale, zero_point, offset, cell, errors);
+}
+template <class T>
+__attribute__((target("avx2"))) void magnitudes_of_errors_avx2(const T* weights, const std::int8_t* codes,
+                                                               std::size_t count, double scale, std::int32_t zero_point,
+                                                               double* magnitudes) {
+  magnitudes_of_errors_body(weights, codes, count, scale, zero_point, magnitudes);
+}
+template <class T>
+__attribute__((target("avx2"))) void grid_avx2(const T* weights, std::size_t count, float scale, float zero_point,
+                                               float first, float bins_per_code, std::size_t bins,
+                                               std::uint64_t* counts) {
+  grid_body(weights, count, scale, zero_point, first, bins_per_code, bins, counts);
+}
+template <class T>
+__attribute__((target("avx2"))) void magnitudes_avx2(const T* weights, std::size_t count, float* largest) {
+  magnitude_body(weights, count, largest);
 }
 const bool kHasAvx2 = [] {
   __builtin_cpu_init();
@@ -266,12 +380,57 @@ Loss segment_loss(const T* weights, const std::int8_t* codes, std::size_t count,
 }
 
 template <class T>
+void error_magnitudes(const T* weights, const std::int8_t* codes, std::size_t count, float scale,
+                      std::int32_t zero_point, double* magnitudes, LaneWidth lanes) {
+#if defined(__x86_64__)
+  if (lanes == LaneWidth::machine && kHasAvx2)
+    return magnitudes_of_errors_avx2(weights, codes, count, scale, zero_point, magnitudes);
+#endif
+  (void)lanes;
+  magnitudes_of_errors_baseline(weights, codes, count, scale, zero_point, magnitudes);
+}
+
+template <class T>
 std::size_t place_of_error(const T* weights, const std::int8_t* codes, std::size_t count, float scale,
                            std::int32_t zero_point, double largest) {
   const double s = scale;
   for (std::size_t i = 0; i < count; ++i)
     if (std::abs(static_cast<double>(weights[i]) - s * static_cast<double>(codes[i] - zero_point)) == largest) return i;
   return count;
+}
+
+template <class T>
+void add_cell_errors(const T* weights, const std::int8_t* codes, std::size_t count, float scale,
+                     std::int32_t zero_point, std::size_t offset, std::size_t cell, double* errors, LaneWidth lanes) {
+#if defined(__x86_64__)
+  if (lanes == LaneWidth::machine && kHasAvx2)
+    return errors_avx2(weights, codes, count, scale, zero_point, offset, cell, errors);
+#endif
+  (void)lanes;
+  errors_baseline(weights, codes, count, scale, zero_point, offset, cell, errors);
+}
+
+template <class T>
+void count_on_grid(const T* weights, std::size_t count, float scale, std::int32_t zero_point, int first_code,
+                   int bins_per_code, std::size_t bins, std::uint64_t* counts, LaneWidth lanes) {
+  const auto zero = static_cast<float>(zero_point);
+  const float first = static_cast<float>(first_code) - 0.5f;
+  const auto per_code = static_cast<float>(bins_per_code);
+#if defined(__x86_64__)
+  if (lanes == LaneWidth::machine && kHasAvx2)
+    return grid_avx2(weights, count, scale, zero, first, per_code, bins, counts);
+#endif
+  (void)lanes;
+  grid_baseline(weights, count, scale, zero, first, per_code, bins, counts);
+}
+
+template <class T>
+void raise_to_magnitudes(const T* weights, std::size_t count, float* largest, LaneWidth lanes) {
+#if defined(__x86_64__)
+  if (lanes == LaneWidth::machine && kHasAvx2) return magnitudes_avx2(weights, count, largest);
+#endif
+  (void)lanes;
+  magnitudes_baseline(weights, count, largest);
 }
 
 template <class T>
@@ -302,8 +461,20 @@ ValueSums value_sums(const T* values, std::size_t count, LaneWidth lanes) {
 
 template Loss segment_loss(const float*, const std::int8_t*, std::size_t, float, std::int32_t, int, LaneWidth);
 template Loss segment_loss(const double*, const std::int8_t*, std::size_t, float, std::int32_t, int, LaneWidth);
+template void error_magnitudes(const float*, const std::int8_t*, std::size_t, float, std::int32_t, double*, LaneWidth);
+template void error_magnitudes(const double*, const std::int8_t*, std::size_t, float, std::int32_t, double*, LaneWidth);
 template std::size_t place_of_error(const float*, const std::int8_t*, std::size_t, float, std::int32_t, double);
 template std::size_t place_of_error(const double*, const std::int8_t*, std::size_t, float, std::int32_t, double);
+template void add_cell_errors(const float*, const std::int8_t*, std::size_t, float, std::int32_t, std::size_t,
+                              std::size_t, double*, LaneWidth);
+template void add_cell_errors(const double*, const std::int8_t*, std::size_t, float, std::int32_t, std::size_t,
+                              std::size_t, double*, LaneWidth);
+template void count_on_grid(const float*, std::size_t, float, std::int32_t, int, int, std::size_t, std::uint64_t*,
+                            LaneWidth);
+template void count_on_grid(const double*, std::size_t, float, std::int32_t, int, int, std::size_t, std::uint64_t*,
+                            LaneWidth);
+template void raise_to_magnitudes(const float*, std::size_t, float*, LaneWidth);
+template void raise_to_magnitudes(const double*, std::size_t, float*, LaneWidth);
 template ValueSums value_sums(const float*, std::size_t, LaneWidth);
 template ValueSums value_sums(const double*, std::size_t, LaneWidth);
 

@@ -33,8 +33,8 @@ expect 2 "^kvant: unknown command 'frobnicate'; try" frobnicate
 expect 2 "^kvant: unknown option '--shceme'; did you mean '--scheme'\? try 'kvant quantize --help'$" quantize in -o out --shceme w8a8
 expect 2 "unknown option '--outptu'; did you mean '--output'" quantize in --outptu out
 expect 2 "unknown option '--smoth=0.5'; did you mean '--smooth'" quantize in -o out --smoth=0.5
-expect 2 "unknown option '--json'" demo --json
-expect 2 "'c' is one argument too many; try 'kvant compare --help'$" compare a b c
+expect 2 "unknown option '--jsn'" demo --jsn
+expect 2 "'c' is one argument too many; try 'kvant verify --help'$" verify a c
 expect 2 '^kvant: IN is missing; try' quantize -o out
 expect 2 '^kvant: --output is missing; try' quantize in
 expect 2 '^kvant: QUANTIZED is missing; try' compare a

@@ -1,17 +1,21 @@
 // compare: against a plain computation in long double, the same bits for any threads and memory, what is odd and legal,
-// and pairs of checkpoints that do not belong together.
+// several checkpoints at once, which layers get details (layer_detail_test.cc has what is in them), the JSON document,
+// and checkpoints that do not belong together.
 #include "recipes/compare.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "recipes/row_sums.h"
@@ -26,7 +30,9 @@ namespace {
 using io::DType;
 using recipes::CompareOptions;
 using recipes::Comparison;
+using recipes::LayerDetails;
 using recipes::LayerLoss;
+using recipes::ModelLoss;
 using recipes::Scheme;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -50,7 +56,11 @@ struct Pair {
   }
   Result<Comparison> compare(int threads = 2, std::uint64_t max_memory = std::uint64_t{1} << 30) const {
     recipes::Silence silence;
-    return recipes::compare({scratch / "original", scratch / "quantized", threads, max_memory}, silence);
+    return recipes::compare({.original = scratch / "original",
+                             .quantized = {scratch / "quantized"},
+                             .threads = threads,
+                             .max_memory = max_memory},
+                            silence);
   }
 };
 
@@ -93,6 +103,20 @@ LayerLoss expected_loss(const FixtureLayer& layer, int q_max) {
   return loss;
 }
 
+// Columns whose largest magnitude is more than 6 times the median of the columns'.
+std::uint64_t expected_outliers(const FixtureLayer& layer) {
+  std::vector<double> largest(layer.columns, 0);
+  for (std::size_t i = 0; i < layer.quantized.size(); ++i)
+    if (std::isfinite(layer.quantized[i]))
+      largest[i % layer.columns] = std::max(largest[i % layer.columns], std::abs(layer.quantized[i]));
+  std::vector<double> sorted = largest;
+  std::sort(sorted.begin(), sorted.end());
+  const std::size_t half = sorted.size() / 2;
+  const double median = sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+  return static_cast<std::uint64_t>(
+      std::count_if(largest.begin(), largest.end(), [&](double magnitude) { return magnitude > 6 * median; }));
+}
+
 void expect_close(const LayerLoss& got, const LayerLoss& want) {
   EXPECT_EQ(got.module, want.module);
   EXPECT_EQ(got.rows, want.rows);
@@ -110,7 +134,7 @@ void expect_close(const LayerLoss& got, const LayerLoss& want) {
   EXPECT_EQ(got.largest_column, want.largest_column);
 }
 
-void expect_same_bits(const Comparison& a, const Comparison& b) {
+void expect_same_bits(const ModelLoss& a, const ModelLoss& b) {
   ASSERT_EQ(a.layers.size(), b.layers.size());
   const auto bits = [](double x) { return std::bit_cast<std::uint64_t>(x); };
   for (std::size_t i = 0; i < a.layers.size(); ++i) {
@@ -124,7 +148,23 @@ void expect_same_bits(const Comparison& a, const Comparison& b) {
     EXPECT_EQ(x.largest_column, y.largest_column) << x.module;
     EXPECT_EQ(bits(x.at_ends), bits(y.at_ends)) << x.module;
     EXPECT_EQ(x.non_finite, y.non_finite) << x.module;
+    EXPECT_EQ(x.kind, y.kind) << x.module;
+    EXPECT_EQ(x.block, y.block) << x.module;
+    EXPECT_EQ(x.dead_channels, y.dead_channels) << x.module;
+    EXPECT_EQ(x.saturated, y.saturated) << x.module;
+    EXPECT_EQ(x.smoothed, y.smoothed) << x.module;
+    // Where memory is too small for all columns there are none.
+    if (x.outlier_channels && y.outlier_channels) {
+      EXPECT_EQ(x.outlier_channels, y.outlier_channels) << x.module;
+    }
   }
+  EXPECT_EQ(a.mean_sqnr_db, b.mean_sqnr_db);
+  EXPECT_EQ(a.bytes, b.bytes);
+  EXPECT_EQ(a.unquantized, b.unquantized);
+}
+void expect_same_bits(const Comparison& a, const Comparison& b) {
+  ASSERT_EQ(a.quantized.size(), b.quantized.size());
+  for (std::size_t i = 0; i < a.quantized.size(); ++i) expect_same_bits(a.quantized[i], b.quantized[i]);
 }
 
 struct Case {
@@ -158,15 +198,22 @@ TEST_P(CompareSchemes, AgreesWithThePlainComputation) {
   pair.write();
   const auto got = pair.compare();
   ASSERT_TRUE(got.ok()) << got.status().message();
-  ASSERT_EQ(got->layers.size(), layers.size());
-  for (std::size_t i = 1; i < got->layers.size(); ++i) EXPECT_LE(got->layers[i - 1].sqnr_db, got->layers[i].sqnr_db);
+  ASSERT_EQ(got->quantized.size(), 1u);
+  const ModelLoss& model = got->quantized[0];
+  ASSERT_EQ(model.layers.size(), layers.size());
+  for (std::size_t i = 1; i < model.layers.size(); ++i) EXPECT_LE(model.layers[i - 1].sqnr_db, model.layers[i].sqnr_db);
   for (const FixtureLayer& layer : layers) {
     SCOPED_TRACE(layer.module);
-    const auto it = std::find_if(got->layers.begin(), got->layers.end(),
+    const auto it = std::find_if(model.layers.begin(), model.layers.end(),
                                  [&](const LayerLoss& loss) { return loss.module == layer.module; });
-    ASSERT_NE(it, got->layers.end());
+    ASSERT_NE(it, model.layers.end());
     expect_close(*it, expected_loss(layer, q_max));
     EXPECT_FALSE(it->smoothed);
+    EXPECT_EQ(it->outlier_channels, expected_outliers(layer));
+    EXPECT_EQ(it->dead_channels, layer.module == "e.odd" ? 1u : 0u);
+    EXPECT_EQ(it->kind, recipes::LayerKind::other);
+    EXPECT_EQ(it->block, std::nullopt);
+    EXPECT_EQ(it->output_sqnr_db, std::nullopt);
   }
   for (const int threads : {1, 2, 3})
     for (const std::uint64_t memory : {std::uint64_t{1}, std::uint64_t{100'000}, std::uint64_t{1} << 30}) {
@@ -218,11 +265,12 @@ TEST(Compare, WeightsAreSmoothedAsTheQuantizerSawThem) {
                         {{"format", "pt"}, {"block.q_proj", "block.norm"}, {"block.up_proj", "block.norm2"}});
       const auto got = pair.compare();
       ASSERT_TRUE(got.ok()) << got.status().message();
-      ASSERT_EQ(got->layers.size(), 3u);
-      for (const LayerLoss& loss : got->layers) {
+      ASSERT_EQ(got->quantized[0].layers.size(), 3u);
+      for (const LayerLoss& loss : got->quantized[0].layers) {
         EXPECT_EQ(loss.smoothed, loss.module != "block.o_proj");
         const FixtureLayer& made = !loss.smoothed ? other : loss.module == layer.module ? layer : next;
         expect_close(loss, expected_loss(made, scheme.kind == recipes::SchemeKind::w4a16 ? 7 : 127));
+        EXPECT_EQ(loss.outlier_channels, expected_outliers(made));
       }
       for (const int threads : {1, 3})
         for (const std::uint64_t memory : {std::uint64_t{1}, std::uint64_t{300'000}}) {
@@ -256,24 +304,33 @@ TEST(Compare, WhatHasNoErrorIsInfinite) {
   pair.write();
   const auto got = pair.compare();
   ASSERT_TRUE(got.ok()) << got.status().message();
-  ASSERT_EQ(got->layers.size(), 5u);
-  EXPECT_EQ(got->layers[0].module, "lost");
-  EXPECT_EQ(got->layers[0].sqnr_db, -kInf);
-  EXPECT_EQ(got->layers[0].cosine, 0);
-  const char* const names[] = {"lost", "empty", "exact", "nothing", "zero"};
-  for (std::size_t i = 1; i < 5; ++i) {
-    EXPECT_EQ(got->layers[i].module, names[i]);
-    EXPECT_EQ(got->layers[i].sqnr_db, kInf);
-    EXPECT_EQ(got->layers[i].cosine, 1);
-    EXPECT_EQ(got->layers[i].mse, 0);
-    EXPECT_EQ(got->layers[i].largest_error, 0);
+  const std::vector<LayerLoss>& layers = got->quantized[0].layers;
+  ASSERT_EQ(layers.size(), 5u);
+  // Nothing finite is the worst that there is, not nothing lost.
+  EXPECT_EQ(layers[0].module, "nothing");
+  EXPECT_TRUE(std::isnan(layers[0].sqnr_db));
+  EXPECT_TRUE(std::isnan(layers[0].cosine));
+  EXPECT_EQ(layers[0].non_finite, 16u);
+  EXPECT_EQ(layers[1].module, "lost");
+  EXPECT_EQ(layers[1].sqnr_db, -kInf);
+  EXPECT_EQ(layers[1].cosine, 0);
+  const char* const names[] = {"nothing", "lost", "empty", "exact", "zero"};
+  for (std::size_t i = 2; i < 5; ++i) {
+    EXPECT_EQ(layers[i].module, names[i]);
+    EXPECT_EQ(layers[i].sqnr_db, kInf);
+    EXPECT_EQ(layers[i].cosine, 1);
+    EXPECT_EQ(layers[i].mse, 0);
+    EXPECT_EQ(layers[i].largest_error, 0);
   }
-  EXPECT_EQ(got->layers[3].non_finite, 16u);
-  EXPECT_EQ(got->mean_sqnr_db, 0);
+  EXPECT_EQ(layers[1].dead_channels, 2u);  // "lost": the original has zeros
+  EXPECT_EQ(layers[3].dead_channels, 0u);
+  EXPECT_EQ(layers[4].dead_channels, 2u);
+  EXPECT_EQ(got->quantized[0].mean_sqnr_db, std::nullopt);
   const io::Json json = to_json(*got);
-  EXPECT_EQ(json["layers"][0]["sqnr_db"], "-inf");
-  EXPECT_EQ(json["layers"][1]["sqnr_db"], "inf");
-  EXPECT_EQ(json["scheme"], "w8a8");
+  EXPECT_EQ(json["quantized"][0]["layers"][0]["sqnr_db"], "nan");
+  EXPECT_EQ(json["quantized"][0]["layers"][1]["sqnr_db"], "-inf");
+  EXPECT_EQ(json["quantized"][0]["layers"][2]["sqnr_db"], "inf");
+  EXPECT_EQ(json["quantized"][0]["scheme"], "w8a8");
   EXPECT_FALSE(json.dump().empty());
 }
 
@@ -288,16 +345,31 @@ TEST(Compare, CountsWhatWasLeftAsItIs) {
     std::uint64_t promised = 0;
     std::atomic<std::uint64_t> done = 0;
   } progress;
-  const auto got = recipes::compare({scratch / "original", scratch / "quantized", 2}, progress);
+  const auto got = recipes::compare(
+      {.original = scratch / "original", .quantized = {scratch / "quantized"}, .threads = 2}, progress);
   ASSERT_TRUE(got.ok()) << got.status().message();
-  EXPECT_EQ(got->layers.size(), 7u);
-  EXPECT_EQ(got->unquantized, std::vector<std::string>{"lm_head"});
-  EXPECT_EQ(got->bytes_original, 2u * (2 * 24 * 32 + 7 * 16 * 32 + 32));
-  EXPECT_EQ(got->bytes_quantized, 2u * (2 * 24 * 32 + 32) + 7 * (16 * 32 + 2 * 16));
+  ASSERT_EQ(got->quantized.size(), 1u);
+  const ModelLoss& model = got->quantized[0];
+  EXPECT_EQ(model.layers.size(), 7u);
+  EXPECT_EQ(model.unquantized, std::vector<std::string>{"lm_head"});
+  EXPECT_EQ(model.path, scratch / "quantized");
+  EXPECT_EQ(model.label, "quantized");
+  EXPECT_EQ(model.bytes, 2u * (2 * 24 * 32 + 32) + 7 * (16 * 32 + 2 * 16));
+  EXPECT_EQ(got->original, scratch / "original");
+  EXPECT_EQ(got->model_type, "llama");
+  EXPECT_EQ(got->bytes, 2u * (2 * 24 * 32 + 7 * 16 * 32 + 32));
+  EXPECT_EQ(got->parameters, got->bytes / 2);
+  EXPECT_TRUE(got->details.empty());
   double sum = 0;
-  for (const LayerLoss& loss : got->layers) sum += loss.sqnr_db;
-  EXPECT_DOUBLE_EQ(got->mean_sqnr_db, sum / 7);
-  EXPECT_GT(got->mean_sqnr_db, 35);
+  for (const LayerLoss& loss : model.layers) {
+    sum += loss.sqnr_db;
+    EXPECT_EQ(loss.block, 0u) << loss.module;
+    EXPECT_EQ(loss.kind, recipes::kind_of(loss.module));
+    EXPECT_NE(loss.kind, recipes::LayerKind::other) << loss.module;
+  }
+  ASSERT_TRUE(model.mean_sqnr_db);
+  EXPECT_DOUBLE_EQ(*model.mean_sqnr_db, sum / 7);
+  EXPECT_GT(*model.mean_sqnr_db, 35);
   EXPECT_EQ(progress.promised, 7u * 16 * 32 * 2);
   EXPECT_EQ(progress.done.load(), progress.promised);
 }
@@ -356,6 +428,386 @@ TEST(Compare, RefusesSmoothingThatDoesNotFit) {
   EXPECT_TRUE(refused(pair.compare().status(), kBad, {"smoothing.safetensors"}));
 }
 
+// Quantized folders of one original. All have the same layers unless one is left out.
+struct Several {
+  ScratchFolder scratch;
+  std::vector<Scheme> schemes;
+  std::vector<FixtureLayer> layers;  // as the first scheme quantizes them
+  std::vector<fs::path> paths;
+
+  // `leave_out(q, module)`: not quantized in checkpoint q. `change(layer, q)` comes before quantizing.
+  template <class Change, class LeaveOut>
+  Several(std::vector<Scheme> of, std::vector<FixtureLayer> made, Change&& change, LeaveOut&& leave_out)
+      : schemes(std::move(of)), layers(std::move(made)) {
+    CheckpointFixture original;
+    for (const FixtureLayer& layer : layers) original.add(original_tensor(layer));
+    original.write(scratch / "original");
+    for (std::size_t q = 0; q < schemes.size(); ++q) {
+      CheckpointFixture quantized;
+      quantized.config["quantization_config"] = recipes::quantization_config(schemes[q], {});
+      for (const FixtureLayer& layer : layers) {
+        if (leave_out(q, layer.module)) {
+          quantized.add(original_tensor(layer));
+          continue;
+        }
+        FixtureLayer changed = layer;
+        change(changed, q);
+        quantize_plainly(changed, schemes[q]);
+        quantized.add(quantized_tensors(changed, schemes[q]));
+      }
+      paths.push_back(scratch / fmt::format("q{}", q));
+      quantized.write(paths.back());
+    }
+  }
+  Result<Comparison> compare(std::vector<fs::path> which, bool details, int threads = 2,
+                             std::uint64_t max_memory = std::uint64_t{1} << 30) const {
+    recipes::Silence silence;
+    return recipes::compare({.original = scratch / "original",
+                             .quantized = std::move(which),
+                             .details = details,
+                             .threads = threads,
+                             .max_memory = max_memory},
+                            silence);
+  }
+};
+constexpr auto kAsItIs = [](FixtureLayer&, std::size_t) {};
+constexpr auto kAll = [](std::size_t, const std::string&) { return false; };
+
+std::vector<FixtureLayer> numbered_layers(std::size_t count, std::uint64_t rows = 4, std::uint64_t columns = 48) {
+  std::vector<FixtureLayer> layers;
+  for (std::size_t i = 0; i < count; ++i)
+    layers.push_back(make_layer(fmt::format("model.layers.{}.mlp.up_proj", i), rows, columns, DType::bf16, w8a8(),
+                                static_cast<std::uint32_t>(i + 1)));
+  return layers;
+}
+
+TEST(CompareSeveral, EachIsWhatItIsAlone) {
+  std::vector<FixtureLayer> layers = numbered_layers(5, 70, 48);
+  layers.push_back(make_layer("wide", 3, 48 * 200, DType::f32, w8a8(), 90));
+  const Several several(
+      {w8a8(), w4a16(24, true), w8a8_static(), w4a16(16)}, layers, kAsItIs,
+      [](std::size_t q, const std::string& module) { return q == 1 && module == "model.layers.2.mlp.up_proj"; });
+  const auto together = several.compare(several.paths, true);
+  ASSERT_TRUE(together.ok()) << together.status().message();
+  ASSERT_EQ(together->quantized.size(), 4u);
+  for (std::size_t q = 0; q < 4; ++q) {
+    SCOPED_TRACE(q);
+    const auto alone = several.compare({several.paths[q]}, true);
+    ASSERT_TRUE(alone.ok()) << alone.status().message();
+    EXPECT_EQ(together->quantized[q].path, several.paths[q]);
+    EXPECT_EQ(together->quantized[q].scheme.kind, several.schemes[q].kind);
+    expect_same_bits(together->quantized[q], alone->quantized[0]);
+    EXPECT_EQ(together->bytes, alone->bytes);
+    EXPECT_EQ(together->parameters, alone->parameters);
+    // All six layers have details in both.
+    ASSERT_EQ(together->details.size(), 6u);
+    const io::Json all = to_json(*together)["details"], own = to_json(*alone)["details"];
+    for (const io::Json& details : own) {
+      const auto it = std::find_if(all.begin(), all.end(),
+                                   [&](const io::Json& other) { return other["module"] == details["module"]; });
+      ASSERT_NE(it, all.end()) << details["module"];
+      EXPECT_EQ((*it)["quantized"][q].dump(), details["quantized"][0].dump()) << details["module"];
+    }
+  }
+  EXPECT_EQ(together->quantized[1].layers.size(), 5u);
+  EXPECT_EQ(together->quantized[1].unquantized, std::vector<std::string>{"model.layers.2.mlp.up_proj"});
+  for (const LayerDetails& details : together->details) {
+    ASSERT_EQ(details.quantized.size(), 4u);
+    for (std::size_t q = 0; q < 4; ++q)
+      EXPECT_EQ(details.quantized[q].has_value(), q != 1 || details.module != "model.layers.2.mlp.up_proj");
+  }
+}
+
+TEST(CompareSeveral, LabelsTellThemApart) {
+  const Several several({w8a8()}, numbered_layers(1), kAsItIs, kAll);
+  const auto labels = [&](const std::vector<fs::path>& paths) {
+    for (const fs::path& path : paths) {
+      fs::create_directories(path.parent_path());
+      fs::copy(several.paths[0], path, fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+    }
+    const auto got = several.compare(paths, false);
+    EXPECT_TRUE(got.ok()) << got.status().message();
+    std::vector<std::string> all;
+    for (const ModelLoss& model : got->quantized) all.push_back(model.label);
+    return all;
+  };
+  const fs::path root = several.scratch / "models";
+  EXPECT_EQ(labels({root / "a", root / "b"}), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(labels({root / "x/out", root / "y/out"}), (std::vector<std::string>{"x/out", "y/out"}));
+  const std::vector<std::string> mixed = labels({root / "x/out", root / "y/out", root / "c"});
+  EXPECT_EQ(mixed[0], "x/out");
+  EXPECT_EQ(mixed[1], "y/out");
+}
+
+TEST(CompareSeveral, RefusesAnyThatDoesNotBelong) {
+  const Several several({w8a8(), w8a8()}, numbered_layers(2), kAsItIs, kAll);
+  const Several other({w8a8()}, {make_layer("stranger", 4, 48, DType::bf16, w8a8())}, kAsItIs, kAll);
+  EXPECT_TRUE(refused(several.compare({several.paths[0], other.paths[0]}, false).status(), StatusCode::InvalidProblem,
+                      {"has no tensor 'stranger.weight'", "do not belong together"}));
+  EXPECT_FALSE(several.compare({several.paths[0], several.scratch / "nothing"}, false).ok());
+}
+
+// How many layers get details, for so many checkpoints.
+std::size_t details_for(std::size_t checkpoints) { return std::max<std::size_t>(8, recipes::kDetails / checkpoints); }
+
+TEST(CompareDetails, AreOfTheWorstByTheWorstCheckpoint) {
+  constexpr std::size_t kLayers = 40;
+  for (const std::size_t checkpoints : {1u, 2u, 3u, 5u}) {
+    SCOPED_TRACE(checkpoints);
+    // An outlier makes a layer lose more; each checkpoint spares others.
+    const auto change = [](FixtureLayer& layer, std::size_t q) {
+      const std::size_t i = std::stoul(layer.module.substr(13));
+      if (i % 3 != q % 3) layer.quantized[5] = 0.3 + static_cast<double>(i * 7 % kLayers) / 16;
+    };
+    const Several several(std::vector<Scheme>(checkpoints, w8a8()), numbered_layers(kLayers), change, kAll);
+    const auto got = several.compare(several.paths, true);
+    ASSERT_TRUE(got.ok()) << got.status().message();
+    std::map<std::string, double> worst;
+    for (const ModelLoss& model : got->quantized)
+      for (const LayerLoss& loss : model.layers) {
+        const auto [it, is_new] = worst.emplace(loss.module, loss.sqnr_db);
+        if (!is_new) it->second = std::min(it->second, loss.sqnr_db);
+      }
+    std::vector<std::pair<double, std::string>> want;
+    for (const auto& [module, sqnr] : worst) want.emplace_back(sqnr, module);
+    std::sort(want.begin(), want.end());
+    want.resize(details_for(checkpoints));
+    ASSERT_EQ(got->details.size(), want.size());
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(got->details[i].module, want[i].second) << i;
+      EXPECT_EQ(got->details[i].quantized.size(), checkpoints);
+    }
+  }
+}
+
+TEST(CompareDetails, OnlyWhenAskedFor) {
+  const Several several({w8a8()}, numbered_layers(3), kAsItIs, kAll);
+  const auto without = several.compare(several.paths, false), with = several.compare(several.paths, true);
+  ASSERT_TRUE(without.ok() && with.ok());
+  EXPECT_TRUE(without->details.empty());
+  EXPECT_EQ(with->details.size(), 3u);
+  expect_same_bits(*without, *with);
+  EXPECT_EQ(to_json(*without)["details"], io::Json::array());
+}
+
+TEST(CompareDetails, AreTheSameForAnyThreadsAndMemory) {
+  std::vector<FixtureLayer> layers = numbered_layers(3, 301, 48);
+  layers.push_back(make_layer("wide", 5, 48 * 200, DType::f16, w8a8(), 90));
+  layers.push_back(make_layer("large", 1024, 480, DType::f64, w8a8(), 91));
+  FixtureLayer odd = make_layer("odd", 6, 96, DType::f32, w8a8(), 92);
+  odd.weights[3] = kNan;
+  odd.weights[96] = kInf;
+  odd.weights[96 + 95] = -kInf;
+  for (std::size_t i = 0; i < 96; ++i) odd.weights[3 * 96 + i] = kNan;
+  odd.quantized = odd.weights;
+  layers.push_back(odd);
+  // Many errors of one size: the order among them must not depend on who was first.
+  FixtureLayer even = make_layer("even", 300, 96, DType::f32, w8a8(), 93);
+  for (std::size_t i = 0; i < even.weights.size(); ++i) even.weights[i] = i % 96 == 0 ? 127 : 0.5;
+  even.quantized = even.weights;
+  layers.push_back(even);
+  const Several several({w8a8(), w4a16(24, true)}, layers, kAsItIs, kAll);
+  const auto got = several.compare(several.paths, true, 1);
+  ASSERT_TRUE(got.ok()) << got.status().message();
+  ASSERT_EQ(got->details.size(), layers.size());
+  const std::string want = to_json(*got)["details"].dump();
+  // The least is enough for what is kept of each column of the widest layer, and cuts it into many tiles.
+  for (const int threads : {1, 2, 5})
+    for (const std::uint64_t memory : {std::uint64_t{6'000'000}, std::uint64_t{20'000'000}, std::uint64_t{1} << 30}) {
+      SCOPED_TRACE(fmt::format("{} threads, {} bytes", threads, memory));
+      const auto again = several.compare(several.paths, true, threads, memory);
+      ASSERT_TRUE(again.ok()) << again.status().message();
+      expect_same_bits(*got, *again);
+      EXPECT_TRUE(to_json(*again)["details"].dump() == want);
+    }
+  // Below that, wide layers have no details; those of the others stay the same.
+  const auto tiny = several.compare(several.paths, true, 2, 400'000);
+  ASSERT_TRUE(tiny.ok()) << tiny.status().message();
+  expect_same_bits(*got, *tiny);
+  EXPECT_GT(tiny->details.size(), 0u);
+  EXPECT_LT(tiny->details.size(), layers.size());
+  const io::Json all = to_json(*got)["details"];
+  for (const io::Json& details : to_json(*tiny)["details"])
+    EXPECT_NE(std::find(all.begin(), all.end(), details), all.end()) << details["module"];
+}
+
+// One layer of given weights.
+LayerLoss loss_of(FixtureLayer layer, const Scheme& scheme) {
+  Pair pair(scheme, {layer});
+  pair.write();
+  const auto got = pair.compare();
+  EXPECT_TRUE(got.ok()) << got.status().message();
+  return got.ok() ? got->quantized[0].layers.at(0) : LayerLoss();
+}
+
+TEST(CompareLayer, DeadChannelsAreRowsOfZeros) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64})
+    for (const std::uint64_t columns : {1u, 30u, 5000u}) {
+      FixtureLayer layer = make_layer("a", 9, columns, dtype, w8a8());
+      for (double& weight : layer.weights) weight = weight == 0 ? 1 : weight;
+      EXPECT_EQ(loss_of(layer, w8a8()).dead_channels, 0u);
+      for (const std::uint64_t row : {0u, 4u, 8u})
+        for (std::uint64_t c = 0; c < columns; ++c) layer.weights[row * columns + c] = c % 2 == 0 ? 0.0 : -0.0;
+      // All but one: alive.
+      for (std::uint64_t c = 0; c + 1 < columns; ++c) layer.weights[6 * columns + c] = 0;
+      layer.quantized = layer.weights;
+      quantize_plainly(layer, w8a8());
+      EXPECT_EQ(loss_of(layer, w8a8()).dead_channels, 3u) << columns;
+    }
+}
+
+TEST(CompareLayer, SaturatedIsFourTimesAsManyAtTheEndsAsEvenlySpread) {
+  // 4 * 254 weights evenly spread have 4 at the ends for 8 bits; beside one for each of the 4 scales, 16 are allowed.
+  const auto with_ends = [](std::size_t ends) {
+    FixtureLayer layer = make_layer("a", 4, 254, DType::f32, w8a8());
+    layer.scales.assign(4, 0.01);
+    for (std::size_t i = 0; i < layer.codes.size(); ++i) layer.codes[i] = static_cast<int>(i % 200) - 100;
+    for (std::size_t i = 0; i < ends; ++i) layer.codes[i * 47] = i % 3 == 0 ? -128 : i % 3 == 1 ? -127 : 127;
+    return loss_of(layer, w8a8());
+  };
+  for (const std::size_t ends : {0u, 4u, 12u, 19u, 20u}) EXPECT_FALSE(with_ends(ends).saturated) << ends;
+  EXPECT_TRUE(with_ends(21).saturated);
+  EXPECT_EQ(with_ends(21).at_ends, 21.0 / (4 * 254));
+  // A single weight for each scale is always at the end.
+  EXPECT_FALSE(loss_of(make_layer("a", 50, 1, DType::f32, w8a8()), w8a8()).saturated);
+  EXPECT_EQ(loss_of(make_layer("a", 50, 1, DType::f32, w8a8()), w8a8()).at_ends, 1);
+  EXPECT_FALSE(loss_of(make_layer("a", 50, 8, DType::f32, w4a16(1)), w4a16(1)).saturated);
+  EXPECT_FALSE(loss_of(make_layer("a", 50, 256, DType::f32, w4a16(128)), w4a16(128)).saturated);
+  // All at the ends, but none beyond them: weights of three values, which are exact.
+  FixtureLayer ternary = make_layer("a", 4, 64, DType::f32, w8a8());
+  ternary.scales.assign(4, 0.5);
+  for (std::size_t i = 0; i < ternary.codes.size(); ++i) {
+    ternary.codes[i] = static_cast<int>(i % 3) * 127 - 127;
+    ternary.weights[i] = ternary.codes[i] * 0.5;
+  }
+  EXPECT_FALSE(loss_of(ternary, w8a8()).saturated);
+  // Clipped at a quarter of its range.
+  FixtureLayer clipped = make_layer("a", 8, 256, DType::f32, w4a16(128));
+  for (double& scale : clipped.scales) scale /= 4;
+  for (std::size_t i = 0; i < clipped.codes.size(); ++i)
+    clipped.codes[i] =
+        std::clamp(static_cast<int>(std::nearbyint(clipped.weights[i] / clipped.scales[i / 128])), -8, 7);
+  EXPECT_TRUE(loss_of(clipped, w4a16(128)).saturated);
+}
+
+TEST(CompareLayer, OutlierChannelsAreColumns) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::f64}) {
+    FixtureLayer layer = make_layer("a", 5, 41, dtype, w8a8());
+    for (std::size_t i = 0; i < layer.weights.size(); ++i) layer.weights[i] = i % 2 == 0 ? 0.25 : -0.5;
+    const auto outliers = [&] {
+      layer.quantized = layer.weights;
+      quantize_plainly(layer, w8a8());
+      EXPECT_EQ(*loss_of(layer, w8a8()).outlier_channels, expected_outliers(layer));
+      return *loss_of(layer, w8a8()).outlier_channels;
+    };
+    EXPECT_EQ(outliers(), 0u);
+    layer.weights[2 * 41 + 7] = 3;  // 6 times as large is not more than that
+    EXPECT_EQ(outliers(), 0u);
+    layer.weights[2 * 41 + 7] = 3.125;
+    layer.weights[4 * 41 + 40] = -50;
+    layer.weights[0] = 50;
+    EXPECT_EQ(outliers(), 3u);
+    layer.weights[1] = kInf;  // not finite, not counted
+    layer.weights[2] = kNan;
+    EXPECT_EQ(outliers(), 3u);
+    layer.weights.assign(layer.weights.size(), 0);
+    EXPECT_EQ(outliers(), 0u);
+    layer.weights[3] = 0.125;  // beside a median of zero
+    EXPECT_EQ(outliers(), 1u);
+  }
+}
+
+TEST(CompareWarnings, SayWhatAPersonShouldKnow) {
+  ModelLoss model;
+  EXPECT_TRUE(warnings_of(model).empty());
+  LayerLoss good;
+  good.module = "good.q_proj";
+  good.sqnr_db = 40;
+  model.layers = {good};
+  EXPECT_TRUE(warnings_of(model).empty());
+  LayerLoss nan = good, dead = good, saturated = good;
+  nan.module = "layer.with.nan";
+  nan.non_finite = 17;
+  dead.module = "layer.dead";
+  dead.dead_channels = 23;
+  saturated.module = "layer.saturated";
+  saturated.saturated = true;
+  const auto told = [&](const LayerLoss& loss, const std::string& word) {
+    model.layers = {good, loss};
+    for (const std::string& sentence : warnings_of(model))
+      if (sentence.find(word) != std::string::npos) return true;
+    return false;
+  };
+  EXPECT_TRUE(told(nan, "17"));
+  EXPECT_TRUE(told(nan, "finite"));
+  EXPECT_TRUE(told(dead, "23"));
+  EXPECT_TRUE(told(saturated, "ends"));
+  model.layers = {nan, dead, saturated, good};
+  EXPECT_GE(warnings_of(model).size(), 3u);
+}
+
+// The keys of an object, sorted.
+std::vector<std::string> keys(const io::Json& object) {
+  std::vector<std::string> all;
+  for (const auto& [key, value] : object.items()) all.push_back(key);
+  std::sort(all.begin(), all.end());
+  return all;
+}
+using Keys = std::vector<std::string>;
+
+TEST(CompareJson, HasTheShapeOfTheSchema) {
+  const Several several({w8a8(), w4a16(24)}, numbered_layers(3), kAsItIs, [](std::size_t q, const std::string& module) {
+    return q == 1 && module == "model.layers.1.mlp.up_proj";
+  });
+  const auto got = several.compare(several.paths, true);
+  ASSERT_TRUE(got.ok()) << got.status().message();
+  const io::Json json = to_json(*got);
+  EXPECT_EQ(json["format"], "kvant-compare-1");
+  EXPECT_EQ(keys(json["original"]), (Keys{"bytes", "model_type", "parameters", "path"}));
+  EXPECT_EQ(json["original"]["path"], (several.scratch / "original").string());
+  EXPECT_EQ(json["original"]["model_type"], "llama");
+  EXPECT_EQ(json["original"]["bytes"], got->bytes);
+  EXPECT_EQ(json["original"]["parameters"], got->parameters);
+  ASSERT_EQ(json["quantized"].size(), 2u);
+  for (std::size_t q = 0; q < 2; ++q) {
+    const io::Json& model = json["quantized"][q];
+    EXPECT_EQ(keys(model), (Keys{"bytes", "label", "layers", "mean_output_sqnr_db", "mean_sqnr_db", "path", "scheme",
+                                 "unquantized", "warnings"}));
+    EXPECT_EQ(model["label"], fmt::format("q{}", q));
+    ASSERT_EQ(model["layers"].size(), got->quantized[q].layers.size());
+    for (std::size_t i = 0; i < model["layers"].size(); ++i) {
+      const io::Json& layer = model["layers"][i];
+      const LayerLoss& loss = got->quantized[q].layers[i];
+      EXPECT_EQ(keys(layer), (Keys{"at_ends", "block", "columns", "cosine", "dead_channels", "input_ratio", "kind",
+                                   "largest_column", "largest_error", "largest_row", "module", "mse", "non_finite",
+                                   "outlier_channels", "output_sqnr_db", "rows", "saturated", "smoothed", "sqnr_db"}));
+      EXPECT_EQ(layer["module"], loss.module);
+      EXPECT_EQ(layer["kind"], "up");
+      EXPECT_EQ(layer["block"], *loss.block);
+      EXPECT_EQ(layer["sqnr_db"], loss.sqnr_db);
+      EXPECT_EQ(layer["outlier_channels"], *loss.outlier_channels);
+      EXPECT_EQ(layer["saturated"], loss.saturated);
+      EXPECT_TRUE(layer["output_sqnr_db"].is_null());
+    }
+  }
+  ASSERT_EQ(json["details"].size(), 3u);
+  for (const io::Json& details : json["details"]) {
+    EXPECT_EQ(keys(details), (Keys{"module", "quantized"}));
+    ASSERT_EQ(details["quantized"].size(), 2u);
+    EXPECT_EQ(details["quantized"][1].is_null(), details["module"] == "model.layers.1.mlp.up_proj");
+    const io::Json& detail = details["quantized"][0];
+    EXPECT_EQ(keys(detail), (Keys{"channels", "histogram", "inputs", "largest_errors", "row_stride", "strip"}));
+    EXPECT_EQ(keys(detail["histogram"]), (Keys{"above", "below", "bins_per_code", "counts", "first_code", "weights"}));
+    EXPECT_EQ(keys(detail["channels"]), (Keys{"largest", "least", "span", "sqnr_db"}));
+    EXPECT_EQ(keys(detail["strip"]), (Keys{"column_span", "columns", "rms", "row_span", "rows"}));
+    EXPECT_TRUE(detail["inputs"].is_null());
+    for (const io::Json& error : detail["largest_errors"]) {
+      EXPECT_EQ(keys(error), (Keys{"column", "error", "row", "value", "weight"}));
+      EXPECT_EQ(error["error"].get<double>(), error["weight"].get<double>() - error["value"].get<double>());
+    }
+  }
+}
+
 // The most memory that this process ever had, in bytes.
 std::uint64_t peak_memory() {
   rusage usage = {};
@@ -395,12 +847,22 @@ TEST(Compare, MemoryIsBoundedWhereARowIsLargerThanIt) {
     write_sparse(scratch / "original.safetensors", {}, {"a.weight", DType::bf16, {kRows, kColumns}, 0, 0});
     const std::uint64_t before = peak_memory();
     recipes::Silence silence;
-    const auto got = recipes::compare(
-        {scratch / "original.safetensors", scratch / "quantized", 2, std::uint64_t{16} << 20}, silence);
+    const auto got = recipes::compare({.original = scratch / "original.safetensors",
+                                       .quantized = {scratch / "quantized"},
+                                       .details = true,
+                                       .threads = 2,
+                                       .max_memory = std::uint64_t{16} << 20},
+                                      silence);
     ASSERT_TRUE(got.ok()) << got.status().message();
     // A hole of packed codes is -8 everywhere, with scale 1.
-    EXPECT_EQ(got->layers[0].mse, four ? 64 : 0);
-    EXPECT_EQ(got->layers[0].at_ends, four ? 1 : 0);
+    const LayerLoss& loss = got->quantized[0].layers[0];
+    EXPECT_EQ(loss.mse, four ? 64 : 0);
+    EXPECT_EQ(loss.at_ends, four ? 1 : 0);
+    EXPECT_EQ(loss.saturated, four);
+    EXPECT_EQ(loss.dead_channels, kRows);
+    EXPECT_EQ(loss.outlier_channels, std::nullopt);
+    // What details keep of each column would not fit either.
+    EXPECT_TRUE(got->details.empty());
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     EXPECT_LT(peak_memory(), before + (std::uint64_t{24} << 20));
 #endif
@@ -433,6 +895,57 @@ TEST(RowSums, EveryLaneWidthGivesTheSameBits) {
       EXPECT_EQ(c.zeros, d.zeros) << count;
       EXPECT_EQ(c.zeros, count > 20 ? 1u : 0u) << count;
       EXPECT_EQ(d.nan, count > 40 ? 1u : 0u) << count;
+    };
+    check(floats.data());
+    check(values.data());
+  }
+}
+
+TEST(RowSums, DrawingsHaveTheSameBitsToo) {
+  using recipes::LaneWidth;
+  constexpr std::size_t kBins = 256, kCell = 8;
+  for (std::size_t count = 0; count <= 300; count += count < 70 ? 1 : 23) {
+    std::vector<double> values = random_values(count, static_cast<std::uint32_t>(count), DType::f32);
+    if (count > 4) values[count / 2] = -1e30;
+    if (count > 5) values[count / 3] = 1e30;
+    std::vector<std::int8_t> codes(count);
+    for (std::size_t i = 0; i < count; ++i) codes[i] = static_cast<std::int8_t>(static_cast<int>(i * 37 % 256) - 128);
+    const std::vector<float> floats(values.begin(), values.end());
+    const auto check = [&](const auto* w) {
+      struct Drawing {
+        std::vector<std::uint64_t> counts = std::vector<std::uint64_t>(recipes::kGridTables * (kBins + 2));
+        std::vector<double> errors = std::vector<double>(64, 1), magnitudes = std::vector<double>(300);
+        std::vector<float> largest = std::vector<float>(300, 0.01f);
+        bool operator==(const Drawing&) const = default;
+      } drawings[2];
+      for (const LaneWidth lanes : {LaneWidth::baseline, LaneWidth::machine}) {
+        Drawing& drawing = drawings[lanes == LaneWidth::machine ? 1 : 0];
+        recipes::count_on_grid(w, count, 0.01f, -3, -128, 1, kBins, drawing.counts.data(), lanes);
+        recipes::add_cell_errors(w, codes.data(), count, 0.01f, -3, 5, kCell, drawing.errors.data(), lanes);
+        recipes::error_magnitudes(w, codes.data(), count, 0.01f, -3, drawing.magnitudes.data(), lanes);
+        recipes::raise_to_magnitudes(w, count, drawing.largest.data(), lanes);
+      }
+      EXPECT_EQ(drawings[0], drawings[1]) << count;
+      // What they are, in plain words.
+      std::vector<std::uint64_t> counts(kBins + 2);
+      std::vector<double> errors(64, 0);
+      for (std::size_t i = 0; i < count; ++i) {
+        const float t = static_cast<float>(w[i]) / 0.01f + -3.0f - -128.5f;
+        ++counts[t < 0 ? 0 : t >= 256 ? kBins + 1 : 1 + static_cast<std::size_t>(t)];
+        const double e = static_cast<double>(w[i]) - static_cast<double>(0.01f) * (codes[i] + 3);
+        errors[(i + 5) / kCell] += e * e;
+        EXPECT_EQ(drawings[0].magnitudes[i], std::abs(e));
+        EXPECT_EQ(drawings[0].largest[i], std::max(0.01f, std::abs(static_cast<float>(w[i]))));
+      }
+      for (std::size_t bin = 0; bin < kBins + 2; ++bin) {
+        std::uint64_t got = 0;
+        for (std::size_t table = 0; table < recipes::kGridTables; ++table)
+          got += drawings[0].counts[table * (kBins + 2) + bin];
+        EXPECT_EQ(got, counts[bin]) << count << " bin " << bin;
+      }
+      for (std::size_t cell = 0; cell < errors.size(); ++cell)
+        EXPECT_NEAR(drawings[0].errors[cell], 1 + errors[cell], 1e-12 * (1 + errors[cell]))
+            << count << " cell " << cell;
     };
     check(floats.data());
     check(values.data());

@@ -337,9 +337,9 @@ class CompareTest(ToolTest):
         self.assert_done(run("quantize", folder, "-o", out, *flags))
         document = json.loads(self.assert_done(run("compare", folder, out, "--json")).stdout)
         tensors = c.read_folder(out)
-        layers = {layer["module"]: layer for layer in document["layers"]}
+        layers = {layer["module"]: layer for layer in document["quantized"][0]["layers"]}
         self.assertEqual(set(layers), set(model.linears))
-        order = [float(layer["sqnr_db"]) for layer in document["layers"]]
+        order = [float(layer["sqnr_db"]) for layer in document["quantized"][0]["layers"]]
         self.assertEqual(order, sorted(order))
         for module, layer in layers.items():
             weight = model.tensors[module + ".weight"]
@@ -351,11 +351,11 @@ class CompareTest(ToolTest):
             self.assertTrue(math.isclose(abs(weight.values()[place] - values[place]), want["largest_error"], rel_tol=1e-12))
             self.assertEqual([layer["rows"], layer["columns"]], weight.shape)
             self.assertFalse(layer["smoothed"])
-        self.assertEqual(sorted(document["unquantized"]), sorted(model.unquantized))
+        self.assertEqual(sorted(document["quantized"][0]["unquantized"]), sorted(model.unquantized))
         text = self.assert_done(run("compare", folder, out)).stdout
-        first = document["layers"][0]["module"]
+        first = document["quantized"][0]["layers"][0]["module"]
         self.assertLess(text.index(first), min(text.index(m) for m in model.linears if m != first))
-        trees = [json.loads(self.assert_done(run("compare", folder, out, "--json", "--threads", n)).stdout)["layers"] for n in (1, 2, 3)]
+        trees = [json.loads(self.assert_done(run("compare", folder, out, "--json", "--threads", n)).stdout)["quantized"] for n in (1, 2, 3)]
         self.assertEqual(trees[0], trees[1])
         self.assertEqual(trees[0], trees[2])
 
@@ -393,7 +393,7 @@ class CompareTest(ToolTest):
         folder = c.write_folder(self.path("in"), c.Model(make.tensors, c.config_of("llama", "L", "F32"), make.linears))
         self.assert_done(run("quantize", folder, "-o", self.path("out"), "--scheme", "w8a8"))
         document = json.loads(self.assert_done(run("compare", folder, self.path("out"), "--json")).stdout)
-        exact = document["layers"][-1]
+        exact = document["quantized"][0]["layers"][-1]
         self.assertEqual((exact["module"], exact["sqnr_db"], exact["mse"]), ("model.layers.0.mlp.up_proj", "inf", 0))
 
     def test_smoothed(self):
@@ -404,7 +404,7 @@ class CompareTest(ToolTest):
         self.assert_done(run("quantize", folder, "-o", self.path("out"), "--scheme", "w8a8", "--smooth", "--stats", self.path("stats")))
         document = json.loads(self.assert_done(run("compare", folder, self.path("out"), "--json")).stdout)
         readers = {r for g in model.groups for r in g.readers}
-        for layer in document["layers"]:
+        for layer in document["quantized"][0]["layers"]:
             self.assertEqual(layer["smoothed"], layer["module"] in readers)
             self.assertGreater(layer["sqnr_db"], 30, layer)  # against the weights that were quantized, not the original ones
 
@@ -506,8 +506,8 @@ class OtherCommandsTest(ToolTest):
         self.assertIn("/s", text)
 
     def demo_tree(self, folder):
-        """Manifests know when their input was written; all else is the same bits every time."""
-        return {n: d for n, d in digest_tree(folder).items() if not n.endswith("kvant/manifest.json")}
+        """Manifests know when their input was written, reports how long it took; all else is the same bits every time."""
+        return {n: d for n, d in digest_tree(folder).items() if not n.endswith(("kvant/manifest.json", "report.html"))}
 
     def test_demo_twice(self):
         first = self.assert_done(run("demo", cwd=self.folder, timeout=240))
