@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
-#include <map>
 
 #include "cli/commands.h"
 #include "cli/messages.h"
@@ -35,13 +32,6 @@ constexpr const char* kExamples =
     "  kvant compare ./Llama ./Llama-w8a8 ./Llama-w4a16 --top 10\n"
     "  kvant compare ./Llama ./Llama-w8a8 --json | jq '.quantized[0].layers[0]'";
 
-std::string decibels(double db) {
-  if (std::isnan(db)) return "NaN";
-  return std::isinf(db) && db > 0 ? "exact" : fmt::format("{:.2f}", db);
-}
-
-std::string with_unit(double db) { return decibels(db) + (std::isfinite(db) ? " dB" : ""); }
-
 std::string table_of(const recipes::ModelLoss& loss, int top) {
   const bool has_inputs =
       std::ranges::any_of(loss.layers, [](const recipes::LayerLoss& layer) { return layer.input_ratio.has_value(); });
@@ -70,36 +60,17 @@ std::string table_of(const recipes::ModelLoss& loss, int top) {
   return table.text(Terminal::of(1));
 }
 
-// SQNR of every layer in every checkpoint, the worst first by the worst of them.
-std::string side_by_side(const recipes::Comparison& comparison, int top, std::size_t& layers) {
-  const std::size_t count = comparison.quantized.size();
-  std::map<std::string_view, std::vector<const recipes::LayerLoss*>> by_module;
-  std::vector<std::string_view> order;
-  const auto worst_of = [&](std::string_view module) {
-    constexpr double kInfinity = std::numeric_limits<double>::infinity();
-    double worst = kInfinity;
-    for (const recipes::LayerLoss* const layer : by_module[module])
-      if (layer != nullptr) worst = std::min(worst, std::isnan(layer->sqnr_db) ? -kInfinity : layer->sqnr_db);
-    return worst;
-  };
-  for (std::size_t q = 0; q < count; ++q)
-    for (const recipes::LayerLoss& layer : comparison.quantized[q].layers) {
-      auto& of_module = by_module[layer.module];
-      if (of_module.empty()) order.push_back(layer.module);
-      of_module.resize(count);
-      of_module[q] = &layer;
-    }
-  layers = order.size();
-  std::ranges::sort(order, {}, [&](std::string_view module) { return std::pair(worst_of(module), module); });
+// SQNR of every layer in every checkpoint.
+std::string table_of(const recipes::Comparison& comparison, const std::vector<recipes::SideBySide>& layers, int top) {
   std::vector<Column> columns = {{"SQNR in dB", Column::Align::left, true}};
   for (const recipes::ModelLoss& loss : comparison.quantized)
     columns.push_back({io::printable(loss.label), Column::Align::right});
   Table table(std::move(columns));
-  for (std::size_t i = 0; i < order.size(); ++i) {
+  for (std::size_t i = 0; i < layers.size(); ++i) {
     if (top > 0 && i >= static_cast<std::size_t>(top)) break;
-    std::vector<std::string> cells = {io::printable(order[i])};
-    for (const recipes::LayerLoss* const layer : by_module[order[i]])
-      cells.push_back(layer == nullptr ? "-" : decibels(layer->sqnr_db));
+    std::vector<std::string> cells = {io::printable(layers[i].worst->module)};
+    for (const recipes::LayerLoss* const loss : layers[i].losses)
+      cells.push_back(loss == nullptr ? "-" : decibels(loss->sqnr_db));
     table.add(std::move(cells));
   }
   return table.text(Terminal::of(1));
@@ -118,7 +89,7 @@ std::string totals(const recipes::Comparison& comparison, const recipes::ModelLo
   if (!loss.layers.empty())
     text += fmt::format("SQNR  {}worst {} ({})\n",
                         loss.mean_sqnr_db ? fmt::format("mean {:.2f} dB, ", *loss.mean_sqnr_db) : std::string(),
-                        with_unit(loss.layers.front().sqnr_db), io::printable(loss.layers.front().module));
+                        decibels_with_unit(loss.layers.front().sqnr_db), io::printable(loss.layers.front().module));
   text += fmt::format(
       "size  {} → {} ({:.1f} %)\n", file_size(comparison.bytes), file_size(loss.bytes),
       comparison.bytes == 0 ? 100.0 : 100.0 * static_cast<double>(loss.bytes) / static_cast<double>(comparison.bytes));
@@ -127,12 +98,10 @@ std::string totals(const recipes::Comparison& comparison, const recipes::ModelLo
 }
 
 void print_tables(const recipes::Comparison& comparison, int top) {
-  std::size_t layers = comparison.quantized.front().layers.size();
-  if (comparison.quantized.size() == 1)
-    print(table_of(comparison.quantized.front(), top));
-  else
-    print(side_by_side(comparison, top, layers));
-  print(left_out(layers, top));
+  const std::vector<recipes::SideBySide> layers = side_by_side(comparison);
+  print(comparison.quantized.size() == 1 ? table_of(comparison.quantized.front(), top)
+                                         : table_of(comparison, layers, top));
+  print(left_out(layers.size(), top));
   for (const recipes::ModelLoss& loss : comparison.quantized) print(totals(comparison, loss));
   for (const std::string& warning : comparison.warnings) print(fmt::format("warning: {}\n", warning));
 }
@@ -162,7 +131,10 @@ int run(const Options& options, const Request& request) {
   if (options.json) return kDone;
   if (request.verbose)
     for (const recipes::ModelLoss& loss : comparison->quantized)
-      for (const std::string& module : loss.unquantized) tell("left as it was: " + io::printable(module));
+      for (const std::string& module : loss.unquantized)
+        tell(fmt::format("left as it was{}: {}",
+                         comparison->quantized.size() > 1 ? " in " + io::printable(loss.label) : std::string(),
+                         io::printable(module)));
   return kDone;
 }
 

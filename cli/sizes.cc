@@ -91,6 +91,14 @@ std::string duration(double seconds) {
   return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
 }
 
+std::string decibels(double db) {
+  if (std::isnan(db)) return "NaN";
+  if (std::isinf(db)) return db > 0 ? "exact" : "−∞";
+  return fmt::format("{:.2f}", db);
+}
+
+std::string decibels_with_unit(double db) { return decibels(db) + (std::isfinite(db) ? " dB" : ""); }
+
 std::string counted(std::uint64_t count, std::string_view one) {
   return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
 }

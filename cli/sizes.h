@@ -21,6 +21,10 @@ std::string memory_size(std::uint64_t bytes);
 std::string duration(double seconds);
 // "12.3 MB/s"
 std::string rate(double bytes_per_second);
+// "41.27", "exact" where nothing was lost, "NaN", "−∞"
+std::string decibels(double db);
+// "41.27 dB", "exact"
+std::string decibels_with_unit(double db);
 // "1 layer", "14 layers"
 std::string counted(std::uint64_t count, std::string_view one);
 

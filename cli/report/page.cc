@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -25,24 +24,9 @@ using recipes::LayerLoss;
 using recipes::ModelLoss;
 
 // A layer of the table, in all checkpoints.
-struct Row {
-  std::vector<const LayerLoss*> losses;  // nothing where it is not quantized
-  std::optional<std::size_t> detail;     // its place in comparison.details
-
-  const LayerLoss& any() const {
-    return **std::find_if(losses.begin(), losses.end(), [](auto* l) { return l; });
-  }
+struct Row : recipes::SideBySide {
+  std::optional<std::size_t> detail;  // its place in comparison.details
 };
-
-// NaN is worse than anything.
-double badness_key(double sqnr_db) { return std::isnan(sqnr_db) ? -std::numeric_limits<double>::infinity() : sqnr_db; }
-
-double worst_key(const Row& row) {
-  double worst = std::numeric_limits<double>::infinity();
-  for (const LayerLoss* loss : row.losses)
-    if (loss != nullptr) worst = std::min(worst, badness_key(loss->sqnr_db));
-  return worst;
-}
 
 // A column of the table.
 struct Metric {
@@ -53,13 +37,6 @@ struct Metric {
   std::optional<double> (*value)(const LayerLoss&);
   std::string (*text)(double);
 };
-
-std::string decibels(double value) {
-  if (std::isinf(value) && value > 0) return "exact";
-  return std::isfinite(value) ? fmt::format("{:.2f}", value) : short_number(value);
-}
-
-std::string with_unit(double sqnr_db) { return decibels(sqnr_db) + (std::isfinite(sqnr_db) ? " dB" : ""); }
 
 std::string cosine_text(double value) {
   return std::isfinite(value) ? fmt::format("{:.6f}", value) : short_number(value);
@@ -189,22 +166,10 @@ class Page {
 };
 
 void Page::find_rows() {
-  const std::size_t count = comparison_.quantized.size();
-  std::unordered_map<std::string_view, std::size_t> found;
-  for (std::size_t q = 0; q < count; ++q) {
-    for (const LayerLoss& layer : comparison_.quantized[q].layers) {
-      const auto [at, fresh] = found.emplace(layer.module, rows_.size());
-      if (fresh) rows_.push_back({std::vector<const LayerLoss*>(count), std::nullopt});
-      rows_[at->second].losses[q] = &layer;
-    }
+  for (recipes::SideBySide& layer : side_by_side(comparison_)) {
+    row_of_.emplace(layer.worst->module, rows_.size());
+    rows_.push_back({std::move(layer), std::nullopt});
   }
-  // Those of one checkpoint are in order already.
-  if (several_)
-    std::sort(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) {
-      return std::pair(worst_key(a), std::string_view(a.any().module)) <
-             std::pair(worst_key(b), std::string_view(b.any().module));
-    });
-  for (std::size_t i = 0; i < rows_.size(); ++i) row_of_.emplace(rows_[i].any().module, i);
   for (std::size_t i = 0; i < comparison_.details.size(); ++i) {
     const auto row = row_of_.find(comparison_.details[i].module);
     if (row != row_of_.end()) rows_[row->second].detail = i;
@@ -217,11 +182,11 @@ std::string Page::notes(const Row& row) const {
   bool same = true;
   for (std::size_t q = 0; q < row.losses.size(); ++q) {
     const std::string one = row.losses[q] != nullptr ? notes_of(*row.losses[q], !several_) : std::string();
-    same = same && row.losses[q] != nullptr && one == notes_of(row.any(), !several_);
+    same = same && row.losses[q] != nullptr && one == notes_of(*row.worst, !several_);
     if (!one.empty())
       all += fmt::format("{}{}: {}", all.empty() ? "" : "; ", html_text(comparison_.quantized[q].label), one);
   }
-  return same ? notes_of(row.any(), !several_) : all;
+  return same ? notes_of(*row.worst, !several_) : all;
 }
 
 // The layer's name, as a link to what there is of it.
@@ -256,7 +221,7 @@ std::string Page::finding() const {
   const auto label = [&](std::size_t q) { return fmt::format("<b>{}</b>", html_text(models[q].label)); };
   const auto mean = [&](std::size_t q, bool of_outputs) {
     const std::optional<double> of = of_outputs ? mean_output_sqnr_db(models[q]) : models[q].mean_sqnr_db;
-    return of ? with_unit(*of) : std::string("no number");
+    return of ? decibels_with_unit(*of) : std::string("no number");
   };
   if (!several_) {
     const std::vector<LayerLoss>& layers = models[0].layers;
@@ -264,8 +229,8 @@ std::string Page::finding() const {
     if (std::isinf(worst.sqnr_db) && worst.sqnr_db > 0)
       return fmt::format("{} lost nothing: {} exact.", label(0),
                          layers.size() == 1 ? "its layer is" : fmt::format("all {} layers are", layers.size()));
-    return fmt::format("{}: mean {}, worst {} in <b>{}</b>.", label(0), mean(0, false), with_unit(worst.sqnr_db),
-                       html_text(worst.module));
+    return fmt::format("{}: mean {}, worst {} in <b>{}</b>.", label(0), mean(0, false),
+                       decibels_with_unit(worst.sqnr_db), html_text(worst.module));
   }
   // Outputs are what counts, where they are known. A smoothed checkpoint's weights say nothing beside a plain one's.
   const bool of_outputs = !outputs_.empty();
@@ -392,17 +357,18 @@ void Page::summary() {
          return fmt::format("<td data-v={0}>{0}{1}", m.layers.size(), left);
        }));
   fact("mean_sqnr_db", "Mean SQNR", of_each([&](const ModelLoss& m) {
-         return m.mean_sqnr_db ? number(*m.mean_sqnr_db, with_unit(*m.mean_sqnr_db)) : std::string("<td>–");
+         return m.mean_sqnr_db ? number(*m.mean_sqnr_db, decibels_with_unit(*m.mean_sqnr_db)) : std::string("<td>–");
        }));
   fact("worst_sqnr_db", "Worst SQNR", of_each([&](const ModelLoss& m) {
          if (m.layers.empty()) return std::string("<td>–");
          const LayerLoss& layer = m.layers.front();
-         return number(layer.sqnr_db, fmt::format("{} <small>{}</small>", with_unit(layer.sqnr_db), layer_link(layer)));
+         return number(layer.sqnr_db,
+                       fmt::format("{} <small>{}</small>", decibels_with_unit(layer.sqnr_db), layer_link(layer)));
        }));
   if (!outputs_.empty())
     fact("mean_output_sqnr_db", "Mean SQNR of outputs", of_each([&](const ModelLoss& m) {
            const std::optional<double> mean = mean_output_sqnr_db(m);
-           return mean ? number(*mean, with_unit(*mean)) : std::string("<td>–");
+           return mean ? number(*mean, decibels_with_unit(*mean)) : std::string("<td>–");
          }));
   fact("smoothed", "Smoothed layers", of_each([&](const ModelLoss& m) {
          const auto count =
@@ -494,7 +460,7 @@ void Page::table_head() {
 
 void Page::table_row(std::size_t number, const std::vector<double>& largest) {
   const Row& row = rows_[number];
-  const LayerLoss& layer = row.any();
+  const LayerLoss& layer = *row.worst;
   // Long names break where a person would break them.
   const std::string module = html_text(layer.module);
   add("<tr id=r{0} data-i={0} data-kind={1}><th scope=row>", number, name(layer.kind));
@@ -566,7 +532,7 @@ void Page::worst() {
     add("<details id=d{} data-module=\"{}\"{}><summary><span class=name>{}</span>", i, html_attribute(layer.module),
         i == 0 ? " open" : "", html_text(layer.module));
     for (std::size_t q = 0; row != nullptr && q < row->losses.size(); ++q)
-      if (row->losses[q] != nullptr) add("<span class=db>{}</span>", with_unit(row->losses[q]->sqnr_db));
+      if (row->losses[q] != nullptr) add("<span class=db>{}</span>", decibels_with_unit(row->losses[q]->sqnr_db));
     add("</summary><div class=\"sides{}\">", several_ ? " several" : "");
     const LayerAxes common(layer);
     for (std::size_t q = 0; q < layer.quantized.size(); ++q) {

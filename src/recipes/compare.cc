@@ -8,20 +8,20 @@
 #include <optional>
 #include <set>
 #include <system_error>
+#include <unordered_map>
 #include <utility>
 
 #include "core/refuse.h"
 #include "cpu/float_environment.h"
 #include "io/checkpoint.h"
 #include "kvant/stream.h"
-#include "kvant/version.h"
 #include "recipes/activation_stats.h"
-#include "recipes/json_values.h"
 #include "recipes/median.h"
 #include "recipes/output_folder.h"
 #include "recipes/quantized_layers.h"
 #include "recipes/roles.h"
 #include "recipes/row_sums.h"
+#include "recipes/sqnr.h"
 #include "recipes/stored_scale.h"
 #include "recipes/tiles.h"
 #include "recipes/weight_tile.h"
@@ -114,8 +114,13 @@ struct TileLoss {
   std::uint64_t column = 0;
   std::uint64_t at_ends = 0;
   std::uint64_t non_finite = 0;
-  // Rows whose squares add up to 0 although not all is 0: NaN or infinite, or so small that the squares vanish.
-  std::vector<std::uint64_t> alive_rows;
+  // What the sums of a row do not tell.
+  struct OddRow {
+    std::uint64_t row;
+    bool alive = false;  // squares add up to 0 although not all is 0: NaN or infinite, or so small that they vanish
+    std::uint64_t non_finite = 0;
+  };
+  std::vector<OddRow> odd_rows;
   bool clipped = false;  // a weight is more than a step away from its code
 };
 
@@ -252,8 +257,15 @@ class LayerComparison {
         details_->add<T>(worker, {weights + i, codes + i, length, tile.row + r, column + i, scale, zero_point}, loss);
       if (!bench.magnitudes.empty())
         raise_magnitudes(weights + i, length, loss.non_finite, &bench.magnitudes[column + i]);
-      if (loss.sums.weights == 0 && std::any_of(weights + i, weights + i + length, [](T w) { return w != 0; }))
-        note_alive(tile.row + r, tile_loss);
+      const bool alive =
+          loss.sums.weights == 0 && std::any_of(weights + i, weights + i + length, [](T w) { return w != 0; });
+      if (alive || loss.non_finite > 0) {
+        if (tile_loss.odd_rows.empty() || tile_loss.odd_rows.back().row != tile.row + r)
+          tile_loss.odd_rows.push_back({tile.row + r});
+        TileLoss::OddRow& row = tile_loss.odd_rows.back();
+        row.alive = row.alive || alive;
+        row.non_finite += loss.non_finite;
+      }
       tile_loss.clipped = tile_loss.clipped || (loss.largest > static_cast<double>(scale) && loss.non_finite < length);
       tile_loss.at_ends += loss.at_ends;
       tile_loss.non_finite += loss.non_finite;
@@ -265,10 +277,6 @@ class LayerComparison {
       }
       i += length;
     }
-  }
-
-  static void note_alive(std::uint64_t row, TileLoss& loss) {
-    if (loss.alive_rows.empty() || loss.alive_rows.back() != row) loss.alive_rows.push_back(row);
   }
 
   template <class T>
@@ -291,16 +299,21 @@ class LayerComparison {
   // Tiles come in order: blocks are added to their row, and whole rows to the layer.
   void add(const Tile& tile, std::span<const LossSums> blocks, const TileLoss& loss) {
     const std::uint64_t per_row = tile.blocks_per_row();
-    auto alive = loss.alive_rows.begin();
+    auto odd = loss.odd_rows.begin();
     for (std::uint64_t r = 0; r < tile.rows; ++r) {
-      for (; alive != loss.alive_rows.end() && *alive == tile.row + r; ++alive) row_alive_ = true;
+      if (odd != loss.odd_rows.end() && odd->row == tile.row + r) {
+        row_alive_ = row_alive_ || odd->alive;
+        row_non_finite_ += odd->non_finite;
+        ++odd;
+      }
       for (std::uint64_t b = 0; b < per_row; ++b) row_ += blocks[r * per_row + b];
       if (tile.column + tile.columns < layer_.columns) continue;
       sums_ += row_;
       if (row_.weights == 0 && !row_alive_) ++dead_;
-      row_alive_ = false;
-      if (details_ != nullptr) details_->add_row(row_);
+      if (details_ != nullptr) details_->add_row(row_, layer_.columns - row_non_finite_);
       row_ = {};
+      row_alive_ = false;
+      row_non_finite_ = 0;
     }
     if (loss.largest > all_.largest) {
       all_.largest = loss.largest;
@@ -324,8 +337,7 @@ class LayerComparison {
     loss.smoothed = s_ != nullptr;
     const std::uint64_t finite = layer_.rows * layer_.columns - all_.non_finite;
     const auto count = static_cast<double>(finite);
-    loss.sqnr_db =
-        sums_.errors == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(sums_.weights / sums_.errors);
+    loss.sqnr_db = recipes::sqnr_db(sums_.weights, sums_.errors);
     const double norms = std::sqrt(sums_.weights) * std::sqrt(sums_.values);
     if (sums_.weights == 0 && sums_.values == 0)
       loss.cosine = 1;
@@ -360,6 +372,7 @@ class LayerComparison {
   LossSums sums_;
   TileLoss all_;
   bool row_alive_ = false;
+  std::uint64_t row_non_finite_ = 0;
   std::uint64_t dead_ = 0;
   DetailCollector* details_ = nullptr;
 };
@@ -446,12 +459,6 @@ Result<InputChannels> inputs_of(const Candidate& candidate, const Candidate::Lay
   return input_channels(absmax, s);
 }
 
-// A NaN, which only sums that overflow make, is the worst.
-bool is_worse(double a, double b) {
-  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && !std::isnan(b);
-  return a < b;
-}
-
 // Keeps the details of the worst layers.
 class WorstDetails {
  public:
@@ -517,11 +524,14 @@ std::vector<std::string> labels_of(const std::vector<fs::path>& paths) {
   return labels;
 }
 
+// Worst first; ties by name.
+bool is_before(const LayerLoss& a, const LayerLoss& b) {
+  if (is_worse(a.sqnr_db, b.sqnr_db)) return true;
+  return !is_worse(b.sqnr_db, a.sqnr_db) && a.module < b.module;
+}
+
 void add_totals(const io::Checkpoint& original, const Candidate& candidate, ModelLoss& loss) {
-  std::sort(loss.layers.begin(), loss.layers.end(), [](const LayerLoss& a, const LayerLoss& b) {
-    if (is_worse(a.sqnr_db, b.sqnr_db) || is_worse(b.sqnr_db, a.sqnr_db)) return is_worse(a.sqnr_db, b.sqnr_db);
-    return a.module < b.module;
-  });
+  std::ranges::sort(loss.layers, is_before);
   double sum = 0;
   std::uint64_t finite = 0;
   for (const LayerLoss& layer : loss.layers)
@@ -630,6 +640,22 @@ Result<Comparison> compare(const CompareOptions& options, Progress& progress) {
   return comparison;
 }
 
+std::vector<SideBySide> side_by_side(const Comparison& comparison) {
+  const std::size_t count = comparison.quantized.size();
+  std::vector<SideBySide> layers;
+  std::unordered_map<std::string_view, std::size_t> found;
+  for (std::size_t q = 0; q < count; ++q)
+    for (const LayerLoss& loss : comparison.quantized[q].layers) {
+      const auto [at, is_new] = found.emplace(loss.module, layers.size());
+      if (is_new) layers.push_back({&loss, std::vector<const LayerLoss*>(count)});
+      SideBySide& layer = layers[at->second];
+      layer.losses[q] = &loss;
+      if (is_worse(loss.sqnr_db, layer.worst->sqnr_db)) layer.worst = &loss;
+    }
+  std::ranges::sort(layers, is_before, [](const SideBySide& layer) -> const LayerLoss& { return *layer.worst; });
+  return layers;
+}
+
 std::optional<double> mean_output_sqnr_db(const ModelLoss& loss) {
   double sum = 0;
   std::uint64_t finite = 0;
@@ -665,119 +691,6 @@ std::vector<std::string> warnings_of(const ModelLoss& loss) {
   warn("layer is", "layers are", "saturated, with far more codes at the ends of their range than weights need",
        [](const LayerLoss& l) { return std::uint64_t{l.saturated ? 1u : 0u}; });
   return sentences;
-}
-
-namespace {
-
-io::Json numbers(const std::vector<double>& values) {
-  io::Json list = io::Json::array();
-  for (const double value : values) list.push_back(json_number(value));
-  return list;
-}
-
-io::Json to_json(const InputChannels& inputs) {
-  if (inputs.empty()) return {};
-  const auto ratio = [](const std::vector<double>& of, double value) {
-    return of.empty() ? io::Json() : json_number(value);
-  };
-  return {{"span", inputs.span},
-          {"before", numbers(inputs.before)},
-          {"after", numbers(inputs.after)},
-          {"smoothing_least", numbers(inputs.smoothing_least)},
-          {"smoothing_largest", numbers(inputs.smoothing_largest)},
-          {"ratio_before", ratio(inputs.before, inputs.ratio_before)},
-          {"ratio_after", ratio(inputs.after, inputs.ratio_after)}};
-}
-
-io::Json to_json(const LayerDetail& detail) {
-  io::Json errors = io::Json::array();
-  for (const WeightError& error : detail.largest_errors)
-    errors.push_back({{"row", error.row},
-                      {"column", error.column},
-                      {"weight", json_number(error.weight)},
-                      {"value", json_number(error.value)},
-                      {"error", json_number(error.weight - error.value)}});
-  return {{"row_stride", detail.row_stride},
-          {"histogram",
-           {{"first_code", detail.histogram.first_code},
-            {"bins_per_code", detail.histogram.bins_per_code},
-            {"counts", detail.histogram.counts},
-            {"below", detail.histogram.below},
-            {"above", detail.histogram.above},
-            {"weights", detail.histogram.weights}}},
-          {"channels",
-           {{"span", detail.channels.span},
-            {"least", numbers(detail.channels.least)},
-            {"largest", numbers(detail.channels.largest)},
-            {"sqnr_db", numbers(detail.channels.sqnr_db)}}},
-          {"strip",
-           {{"row_span", detail.strip.row_span},
-            {"column_span", detail.strip.column_span},
-            {"rows", detail.strip.rows},
-            {"columns", detail.strip.columns},
-            {"rms", numbers(detail.strip.rms)}}},
-          {"largest_errors", std::move(errors)},
-          {"inputs", to_json(detail.inputs)}};
-}
-
-io::Json or_null(const std::optional<std::uint64_t>& value) { return value ? io::Json(*value) : io::Json(); }
-io::Json number_or_null(const std::optional<double>& value) { return value ? json_number(*value) : io::Json(); }
-
-io::Json to_json(const ModelLoss& loss) {
-  io::Json layers = io::Json::array();
-  for (const LayerLoss& layer : loss.layers)
-    layers.push_back({{"module", layer.module},
-                      {"kind", name(layer.kind)},
-                      {"block", or_null(layer.block)},
-                      {"rows", layer.rows},
-                      {"columns", layer.columns},
-                      {"sqnr_db", json_number(layer.sqnr_db)},
-                      {"mse", json_number(layer.mse)},
-                      {"cosine", json_number(layer.cosine)},
-                      {"largest_error", json_number(layer.largest_error)},
-                      {"largest_row", layer.largest_row},
-                      {"largest_column", layer.largest_column},
-                      {"at_ends", json_number(layer.at_ends)},
-                      {"outlier_channels", or_null(layer.outlier_channels)},
-                      {"dead_channels", layer.dead_channels},
-                      {"saturated", layer.saturated},
-                      {"non_finite", layer.non_finite},
-                      {"smoothed", layer.smoothed},
-                      {"input_ratio", number_or_null(layer.input_ratio)},
-                      {"output_sqnr_db", number_or_null(layer.output_sqnr_db)}});
-  return {{"path", json_name(loss.path.string())},
-          {"label", json_name(loss.label)},
-          {"scheme", describe(loss.scheme)},
-          {"bytes", loss.bytes},
-          {"mean_sqnr_db", number_or_null(loss.mean_sqnr_db)},
-          {"mean_output_sqnr_db", number_or_null(mean_output_sqnr_db(loss))},
-          {"warnings", warnings_of(loss)},
-          {"layers", std::move(layers)},
-          {"unquantized", loss.unquantized}};
-}
-
-}  // namespace
-
-io::Json to_json(const Comparison& comparison) {
-  io::Json quantized = io::Json::array(), details = io::Json::array();
-  for (const ModelLoss& loss : comparison.quantized) quantized.push_back(to_json(loss));
-  for (const LayerDetails& layer : comparison.details) {
-    io::Json each = io::Json::array();
-    for (const std::optional<LayerDetail>& detail : layer.quantized)
-      each.push_back(detail ? to_json(*detail) : io::Json());
-    details.push_back({{"module", layer.module}, {"quantized", std::move(each)}});
-  }
-  return {{"format", "kvant-compare-1"},
-          {"kvant", version()},
-          {"original",
-           {{"path", json_name(comparison.original.string())},
-            {"model_type", comparison.model_type.empty() ? io::Json() : io::Json(comparison.model_type)},
-            {"bytes", comparison.bytes},
-            {"parameters", comparison.parameters}}},
-          {"quantized", std::move(quantized)},
-          {"details", std::move(details)},
-          {"warnings", comparison.warnings},
-          {"seconds", json_number(comparison.seconds)}};
 }
 
 }  // namespace kvant::recipes

@@ -104,6 +104,15 @@ inline constexpr std::size_t kDetails = 32;
 // Refuses checkpoints that do not belong together: a layer that the original lacks, or has in another shape.
 Result<Comparison> compare(const CompareOptions& options, Progress& progress);
 
+// A layer in all checkpoints.
+struct SideBySide {
+  const LayerLoss* worst = nullptr;      // of them
+  std::vector<const LayerLoss*> losses;  // one for each checkpoint; null where the layer is not quantized
+};
+
+// Every layer that some checkpoint quantized, into `comparison`; worst first, by the worst of the checkpoints.
+std::vector<SideBySide> side_by_side(const Comparison& comparison);
+
 // Of the layers with a finite one; nothing without any.
 std::optional<double> mean_output_sqnr_db(const ModelLoss& loss);
 

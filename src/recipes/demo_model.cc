@@ -19,6 +19,7 @@
 #include "kvant/linear.h"
 #include "kvant/packed_weight.h"
 #include "recipes/quantized_layers.h"
+#include "recipes/sqnr.h"
 
 namespace kvant::recipes {
 namespace {
@@ -441,14 +442,14 @@ Status quantized_outputs(const Stream& stream, const io::Checkpoint& checkpoint,
                     .output = {y.data(), {tokens, out}}});
 }
 
-double sqnr_db(const std::vector<double>& reference, const std::vector<float>& got) {
+double output_sqnr_db(const std::vector<double>& reference, const std::vector<float>& got) {
   double signal = 0, noise = 0;
   for (std::size_t i = 0; i < reference.size(); ++i) {
     const double error = reference[i] - static_cast<double>(got[i]);
     signal += reference[i] * reference[i];
     noise += error * error;
   }
-  return 10 * std::log10(signal / noise);
+  return sqnr_db(signal, noise);
 }
 
 }  // namespace
@@ -554,7 +555,7 @@ Result<std::vector<OutputLoss>> output_losses(const DemoModel& model, const fs::
                                      kTestTokens, got);
         !s.ok())
       return s;
-    losses.push_back({linear.module, sqnr_db(wanted, got)});
+    losses.push_back({linear.module, output_sqnr_db(wanted, got)});
   }
   return losses;
 }

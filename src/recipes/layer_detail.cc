@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "recipes/median.h"
+#include "recipes/sqnr.h"
 #include "recipes/tiles.h"
 
 namespace kvant::recipes {
@@ -38,11 +39,6 @@ void insert(std::vector<WeightError>& errors, const WeightError& error) {
     errors.pop_back();
   }
   errors.insert(std::upper_bound(errors.begin(), errors.end(), error, is_larger), error);
-}
-
-double sqnr(const LossSums& sums) {
-  if (sums.errors == 0) return std::numeric_limits<double>::infinity();
-  return 10 * std::log10(sums.weights / sums.errors);
 }
 
 void round_all(std::vector<double>& values) {
@@ -149,8 +145,10 @@ void DetailCollector::add_sample(Worker& worker, const Segment<T>& segment, bool
   }
 }
 
-void DetailCollector::add_row(const LossSums& sums) {
-  channels_[static_cast<std::size_t>(next_row_++ / channel_span_)] += sums;
+void DetailCollector::add_row(const LossSums& sums, std::uint64_t finite) {
+  Channels& channels = channels_[static_cast<std::size_t>(next_row_++ / channel_span_)];
+  channels.sums += sums;
+  channels.finite += finite;
 }
 
 LayerDetail DetailCollector::finish() {
@@ -180,7 +178,9 @@ LayerDetail DetailCollector::finish() {
     }
     channels.least.push_back(static_cast<double>(least));
     channels.largest.push_back(static_cast<double>(largest));
-    channels.sqnr_db.push_back(sqnr(channels_[i]));
+    const auto& [sums, finite] = channels_[i];
+    channels.sqnr_db.push_back(finite == 0 && columns_ > 0 ? std::numeric_limits<double>::quiet_NaN()
+                                                           : sqnr_db(sums.weights, sums.errors));
   }
 
   // Cells of a row are parts of a block; of a row of many blocks, some make one cell of the strip.

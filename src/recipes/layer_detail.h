@@ -40,7 +40,7 @@ struct ChannelScales {
   std::uint64_t span = 1;
   std::vector<double> least;  // of the scales of these rows
   std::vector<double> largest;
-  std::vector<double> sqnr_db;  // of these rows; infinite where they lost nothing
+  std::vector<double> sqnr_db;  // of these rows; infinite where they lost nothing, NaN where no weight is finite
 };
 
 // The root mean square of the error over cells of row_span rows and column_span columns.
@@ -106,8 +106,8 @@ class DetailCollector {
   // By one worker at a time; `loss` is segment_loss() of the segment.
   template <class T>
   void add(std::size_t worker, const Segment<T>& segment, const Loss& loss);
-  // Whole rows in their order, from one thread.
-  void add_row(const LossSums& sums);
+  // Whole rows in their order, from one thread; `finite` weights of the row are in its sums.
+  void add_row(const LossSums& sums, std::uint64_t finite);
 
   // With numbers as they are; round_for_drawing() is for those that stay.
   LayerDetail finish();
@@ -117,6 +117,10 @@ class DetailCollector {
     std::vector<std::uint64_t> counts;  // kGridTables of kHistogramBins and what is beyond them on either side
     std::vector<float> least, largest;  // scales, by point
     std::vector<WeightError> errors;    // sorted, the largest first
+  };
+  struct Channels {
+    LossSums sums;
+    std::uint64_t finite = 0;
   };
   template <class T>
   void add_errors(Worker& worker, const Segment<T>& segment, const Loss& loss) const;
@@ -132,7 +136,7 @@ class DetailCollector {
   std::uint64_t cells_in_row_ = 0;
   std::vector<double> errors_;           // squares, summed in each cell of each row that is sampled
   std::vector<std::uint32_t> left_out_;  // weights of a cell that are not finite
-  std::vector<LossSums> channels_;       // by point
+  std::vector<Channels> channels_;       // by point
   std::uint64_t next_row_ = 0;
 };
 

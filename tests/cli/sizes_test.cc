@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 
 namespace kvant::cli {
@@ -83,6 +84,17 @@ TEST(Rates, AreInMegabytes) {
   EXPECT_EQ(rate(12'340'000), "12.3 MB/s");
   EXPECT_EQ(rate(812'000'000), "812 MB/s");
   EXPECT_EQ(rate(0.0 / 1.0), "0.0 MB/s");
+}
+
+TEST(Decibels, SayWhatHasNoNumber) {
+  EXPECT_EQ(decibels(41.267), "41.27");
+  EXPECT_EQ(decibels(-3), "-3.00");
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(decibels(kInfinity), "exact");
+  EXPECT_EQ(decibels(-kInfinity), "−∞");
+  EXPECT_EQ(decibels(std::numeric_limits<double>::quiet_NaN()), "NaN");
+  EXPECT_EQ(decibels_with_unit(41.267), "41.27 dB");
+  EXPECT_EQ(decibels_with_unit(kInfinity), "exact");
 }
 
 TEST(Counted, HasAPlural) {

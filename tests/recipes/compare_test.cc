@@ -518,6 +518,33 @@ TEST(CompareSeveral, EachIsWhatItIsAlone) {
   }
 }
 
+TEST(CompareSeveral, SideBySideTheWorstOfThemDecides) {
+  Comparison comparison;
+  const auto add = [&](std::vector<std::pair<std::string, double>> layers) {
+    recipes::ModelLoss& loss = comparison.quantized.emplace_back();
+    for (const auto& [module, sqnr_db] : layers) {
+      loss.layers.emplace_back();
+      loss.layers.back().module = module;
+      loss.layers.back().sqnr_db = sqnr_db;
+    }
+  };
+  EXPECT_TRUE(side_by_side(comparison).empty());
+  add({{"lost", -kInf}, {"a", 20}, {"b", 30}, {"exact", kInf}, {"broken", kInf}});
+  add({{"broken", kNan}, {"b", 10}, {"c", 20}, {"exact", kInf}, {"lost", kInf}});
+  const std::vector<recipes::SideBySide> layers = side_by_side(comparison);
+  std::string order;
+  for (const recipes::SideBySide& layer : layers) order += layer.worst->module + " ";
+  EXPECT_EQ(order, "broken lost b a c exact ");
+  const std::vector<LayerLoss>&first = comparison.quantized[0].layers, &second = comparison.quantized[1].layers;
+  ASSERT_EQ(layers.size(), 6u);
+  EXPECT_EQ(layers[0].worst, &second[0]);
+  EXPECT_EQ(layers[0].losses, (std::vector<const LayerLoss*>{&first[4], &second[0]}));
+  EXPECT_EQ(layers[1].worst, &first[0]);
+  EXPECT_EQ(layers[2].worst, &second[1]);
+  EXPECT_EQ(layers[3].losses, (std::vector<const LayerLoss*>{&first[1], nullptr}));
+  EXPECT_EQ(layers[4].losses, (std::vector<const LayerLoss*>{nullptr, &second[2]}));
+}
+
 TEST(CompareSeveral, LabelsTellThemApart) {
   const Several several({w8a8()}, numbered_layers(1), kAsItIs, kAll);
   const auto labels = [&](const std::vector<fs::path>& paths) {

@@ -111,7 +111,8 @@ def channels(layer):
         found["least"].append(rounded(min(scales)))
         found["largest"].append(rounded(max(scales)))
         pairs = [(w, w - v) for r in rows for _, w, v, _, _ in layer.row(r)]
-        found["sqnr_db"].append(rounded(decibels(math.fsum(w * w for w, _ in pairs), math.fsum(e * e for _, e in pairs))))
+        signal, noise = math.fsum(w * w for w, _ in pairs), math.fsum(e * e for _, e in pairs)
+        found["sqnr_db"].append(rounded(decibels(signal, noise)) if pairs else math.nan)
     return found
 
 

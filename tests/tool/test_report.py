@@ -508,11 +508,12 @@ class NumbersTest(ReportTest):
     def test_weights_that_are_not_finite_and_dead_rows(self):
         model, source = self.checkpoint(layers=1, dtype="F32")
         for module, row, value in (("model.layers.0.mlp.up_proj", 3, 0.0), ("model.layers.0.mlp.down_proj", 1, math.nan),
-                                   ("model.layers.0.self_attn.q_proj", 2, math.inf)):
+                                   ("model.layers.0.self_attn.q_proj", 2, math.inf),
+                                   ("model.layers.0.self_attn.k_proj", 0, math.nan)):
             weight = model.tensors[module + ".weight"]
             values = weight.values()
             width = weight.shape[1]
-            for j in range(width if value == 0 else 2):
+            for j in range(width if value == 0 or module.endswith("k_proj") else 2):
                 values[row * width + j] = value
             model.tensors[module + ".weight"] = c.Tensor.of(values, "F32", weight.shape)
         shutil.rmtree(source)
@@ -528,6 +529,8 @@ class NumbersTest(ReportTest):
         self.assert_all_details(document, model, [out])
         detail = next(d for d in document["details"] if d["module"] == "model.layers.0.mlp.up_proj")
         self.assertIn("inf", detail["quantized"][0]["channels"]["sqnr_db"])
+        detail = next(d for d in document["details"] if d["module"] == "model.layers.0.self_attn.k_proj")
+        self.assertEqual(detail["quantized"][0]["channels"]["sqnr_db"][0], "nan")
 
     def test_layers_that_lost_nothing(self):
         make = c.Maker("F32", 1)
