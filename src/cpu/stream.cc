@@ -75,6 +75,7 @@ class Witness {
 // called and end before it returns, and takes memory that is used again for a race.
 class VisibleOrder {
  public:
+  VisibleOrder() { edge_.store(0, std::memory_order_release); }  // which a constructor does not do
   void begin_part() { (void)edge_.load(std::memory_order_acquire); }
   void end_part() { edge_.fetch_add(1, std::memory_order_acq_rel); }
   void all_ended() { (void)edge_.load(std::memory_order_acquire); }
