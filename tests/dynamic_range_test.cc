@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "tests/dynamic_range_case.h"
+#include "tests/sanitized.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -115,9 +116,13 @@ TEST_P(OnEachIsa, EqualsTheReferenceOnLargeTensorsWithAnyNumberOfThreads) {
     for (const Granularity& scope : large.scopes)
       for (const Data data : {Data::normal, Data::one_odd}) {
         const Types& t = types[next++ % std::size(types)];
+        if (kSanitized && data == Data::one_odd) continue;
         const DynamicRangeCase c(problem(large.shape, scope, t.choice, t.in, t.out), data,
                                  static_cast<std::uint32_t>(next));
-        expect_right(c, {1, 2, 5});
+        if (kSanitized)
+          expect_right(c, {2});
+        else
+          expect_right(c, {1, 2, 5});
         if (HasFatalFailure()) return;
       }
 }
@@ -915,12 +920,6 @@ TEST(DynamicRange, RoundingModeOfTheStandardLibraryIsKept) {
 }
 
 // ---- beyond 32 bits ----
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 // What /proc/meminfo says is to be had, in bytes; 0 if it does not say.
 std::int64_t available_memory() {

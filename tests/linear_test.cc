@@ -26,6 +26,7 @@
 #include "cpu/features.h"
 #include "kvant/kvant.h"
 #include "tests/linear_case.h"
+#include "tests/sanitized.h"
 
 namespace kvant::tests {
 namespace {
@@ -269,7 +270,7 @@ TEST(Linear, SumsBeyond32Bits) {
                                      65537, 65793, 65794, 131071, 131072, 200000};
   constexpr std::pair<std::int64_t, std::int64_t> kRows[] = {{1, 1}, {2, 3}, {1, 16}, {5, 19}, {4, 8}};
   std::uint32_t next = 0;
-  for (const std::int64_t k : kSizes)
+  for (const std::int64_t k : std::span(kSizes).first(kSanitized ? 5 : std::size(kSizes)))
     for (const ElementKind activation : kByteKinds)
       for (const ElementKind weight : kByteKinds)
         for (const CodeData weights : {CodeData::extreme, CodeData::most, CodeData::period_1}) {
@@ -370,7 +371,10 @@ TEST(Linear, ThreadsAndSpareRowsDoNotMatter) {
     const LinearKinds kinds{kByteKinds[next % 2], kByteKinds[next / 2 % 2], kFloatKinds[next % 4]};
     LinearCase c(size.m, size.k, size.n, kinds, CodeData::uniform, CodeData::uniform, next);
     c.draw_parameters(next);
-    expect_right(c, {}, {1, 2, 3, 4, 5, 6, 7, 8});
+    if (kSanitized)
+      expect_right(c, {}, {1, 3});
+    else
+      expect_right(c, {}, {1, 2, 3, 4, 5, 6, 7, 8});
     for (const std::int64_t spare_rows : {1, 1000}) expect_right(c, {.spare_rows = spare_rows}, {1, 4});
     if (HasFatalFailure()) return;
   }

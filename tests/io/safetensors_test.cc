@@ -27,6 +27,7 @@
 
 #include "tests/fuzz/safetensors_invariants.h"
 #include "tests/refusals.h"
+#include "tests/sanitized.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* input, std::size_t size);
 
@@ -513,9 +514,7 @@ TEST(SafetensorsStress, LongHeaders) {
     });
     EXPECT_LT(seconds, 60) << one.before;
   }
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  EXPECT_LT(peak_megabytes(), 1500);
-#endif
+  if (!kSanitized) EXPECT_LT(peak_megabytes(), 1500);
 }
 
 // ---- Damage ---------------------------------------------------------------------------------------------------

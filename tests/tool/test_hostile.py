@@ -179,6 +179,8 @@ EVIL_NAMES = {"escape": "\x1b[31mred\x1b]0;title\x07", "newline": "two\nlines\ro
 
 
 class HostileTest(ToolTest):
+    turn = 0
+
     def bounded(self, *arguments, timeout=20, most=GIBIBYTE, **more):
         ran = run(*arguments, timeout=timeout, **more)
         self.assertGreaterEqual(ran.returncode, 0, ran)  # negative: a signal
@@ -187,6 +189,9 @@ class HostileTest(ToolTest):
         return ran
 
     def refused_by_all(self, path, *words, commands=("quantize", "inspect", "inspect --stats", "verify"), **more):
+        if SANITIZED:  # all read with the same code, and a process takes long to start: one of them, in turn
+            commands = commands[self.turn % len(commands):][:1]
+            self.turn += 1
         for command in commands:
             with self.subTest(os.path.basename(path), command=command):
                 verb, *flags = command.split()
