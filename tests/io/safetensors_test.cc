@@ -514,7 +514,9 @@ TEST(SafetensorsStress, LongHeaders) {
     });
     EXPECT_LT(seconds, 60) << one.before;
   }
-  if (!kSanitized) EXPECT_LT(peak_megabytes(), 1500);
+  if (!kSanitized) {
+    EXPECT_LT(peak_megabytes(), 1500);
+  }
 }
 
 // ---- Damage ---------------------------------------------------------------------------------------------------

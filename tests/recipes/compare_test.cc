@@ -891,7 +891,9 @@ TEST(Compare, MemoryIsBoundedWhereARowIsLargerThanIt) {
     EXPECT_EQ(loss.outlier_channels, std::nullopt);
     // What details keep of each column would not fit either.
     EXPECT_TRUE(got->details.empty());
-    if (!kSanitized) EXPECT_LT(peak_memory(), before + (std::uint64_t{24} << 20));
+    if (!kSanitized) {
+      EXPECT_LT(peak_memory(), before + (std::uint64_t{24} << 20));
+    }
   }
 }
 
