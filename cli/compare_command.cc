@@ -1,4 +1,4 @@
-#include "recipes/compare.h"
+#include "measure/compare.h"
 
 #include <fmt/format.h>
 
@@ -23,7 +23,7 @@ struct Options {
   bool json = false;
   int top = 0;
   int threads = 0;
-  std::uint64_t max_memory = recipes::CompareOptions().max_memory;
+  std::uint64_t max_memory = measure::CompareOptions().max_memory;
 };
 
 constexpr const char* kExamples =
@@ -32,9 +32,9 @@ constexpr const char* kExamples =
     "  kvant compare ./Llama ./Llama-w8a8 ./Llama-w4a16 --top 10\n"
     "  kvant compare ./Llama ./Llama-w8a8 --json | jq '.quantized[0].layers[0]'";
 
-std::string table_of(const recipes::ModelLoss& loss, int top) {
+std::string table_of(const measure::ModelLoss& loss, int top) {
   const bool has_inputs =
-      std::ranges::any_of(loss.layers, [](const recipes::LayerLoss& layer) { return layer.input_ratio.has_value(); });
+      std::ranges::any_of(loss.layers, [](const measure::LayerLoss& layer) { return layer.input_ratio.has_value(); });
   Table table({{"layer", Column::Align::left, true},
                {"shape", Column::Align::left, false, true},
                {"SQNR dB", Column::Align::right},
@@ -47,7 +47,7 @@ std::string table_of(const recipes::ModelLoss& loss, int top) {
                {""}});
   for (std::size_t i = 0; i < loss.layers.size(); ++i) {
     if (top > 0 && i >= static_cast<std::size_t>(top)) break;
-    const recipes::LayerLoss& layer = loss.layers[i];
+    const measure::LayerLoss& layer = loss.layers[i];
     std::string remark = layer.smoothed ? "smoothed" : "";
     if (layer.non_finite > 0) remark += fmt::format("{}{} not finite", remark.empty() ? "" : ", ", layer.non_finite);
     table.add({io::printable(layer.module), fmt::format("[{}, {}]", layer.rows, layer.columns), decibels(layer.sqnr_db),
@@ -61,15 +61,15 @@ std::string table_of(const recipes::ModelLoss& loss, int top) {
 }
 
 // SQNR of every layer in every checkpoint.
-std::string table_of(const recipes::Comparison& comparison, const std::vector<recipes::SideBySide>& layers, int top) {
+std::string table_of(const measure::Comparison& comparison, const std::vector<measure::SideBySide>& layers, int top) {
   std::vector<Column> columns = {{"SQNR in dB", Column::Align::left, true}};
-  for (const recipes::ModelLoss& loss : comparison.quantized)
+  for (const measure::ModelLoss& loss : comparison.quantized)
     columns.push_back({io::printable(loss.label), Column::Align::right});
   Table table(std::move(columns));
   for (std::size_t i = 0; i < layers.size(); ++i) {
     if (top > 0 && i >= static_cast<std::size_t>(top)) break;
     std::vector<std::string> cells = {io::printable(layers[i].worst->module)};
-    for (const recipes::LayerLoss* const loss : layers[i].losses)
+    for (const measure::LayerLoss* const loss : layers[i].losses)
       cells.push_back(loss == nullptr ? "-" : decibels(loss->sqnr_db));
     table.add(std::move(cells));
   }
@@ -81,10 +81,10 @@ std::string left_out(std::size_t layers, int top) {
   return fmt::format("… and {} that lost less\n", counted(layers - static_cast<std::size_t>(top), "layer"));
 }
 
-std::string totals(const recipes::Comparison& comparison, const recipes::ModelLoss& loss) {
+std::string totals(const measure::Comparison& comparison, const measure::ModelLoss& loss) {
   std::string text = "\n";
   if (comparison.quantized.size() > 1) text += io::printable(loss.label) + "\n";
-  text += fmt::format("{}: {} quantized, {} not\n", recipes::name(loss.scheme.kind),
+  text += fmt::format("{}: {} quantized, {} not\n", format::name(loss.scheme.kind),
                       counted(loss.layers.size(), "layer"), counted(loss.unquantized.size(), "linear"));
   if (!loss.layers.empty())
     text += fmt::format("SQNR  {}worst {} ({})\n",
@@ -93,30 +93,30 @@ std::string totals(const recipes::Comparison& comparison, const recipes::ModelLo
   text += fmt::format(
       "size  {} → {} ({:.1f} %)\n", file_size(comparison.bytes), file_size(loss.bytes),
       comparison.bytes == 0 ? 100.0 : 100.0 * static_cast<double>(loss.bytes) / static_cast<double>(comparison.bytes));
-  for (const std::string& warning : recipes::warnings_of(loss)) text += fmt::format("warning: {}\n", warning);
+  for (const std::string& warning : measure::warnings_of(loss)) text += fmt::format("warning: {}\n", warning);
   return text;
 }
 
-void print_tables(const recipes::Comparison& comparison, int top) {
-  const std::vector<recipes::SideBySide> layers = side_by_side(comparison);
+void print_tables(const measure::Comparison& comparison, int top) {
+  const std::vector<measure::SideBySide> layers = side_by_side(comparison);
   print(comparison.quantized.size() == 1 ? table_of(comparison.quantized.front(), top)
                                          : table_of(comparison, layers, top));
   print(left_out(layers.size(), top));
-  for (const recipes::ModelLoss& loss : comparison.quantized) print(totals(comparison, loss));
+  for (const measure::ModelLoss& loss : comparison.quantized) print(totals(comparison, loss));
   for (const std::string& warning : comparison.warnings) print(fmt::format("warning: {}\n", warning));
 }
 
 int run(const Options& options, const Request& request) {
   if (!options.report.empty())
     if (const Status s = check_report_path(options.report); !s.ok()) return fail(s);
-  recipes::CompareOptions recipe{.original = options.original,
+  measure::CompareOptions recipe{.original = options.original,
                                  .quantized = {options.quantized.begin(), options.quantized.end()},
                                  .details = options.json || !options.report.empty(),
                                  .threads = options.threads,
                                  .max_memory = options.max_memory};
   if (!options.stats.empty()) recipe.stats = options.stats;
   ProgressBar progress(request.quiet);
-  const auto comparison = recipes::compare(recipe, progress);
+  const auto comparison = measure::compare(recipe, progress);
   progress.finish();
   if (!comparison.ok()) return fail(comparison.status());
   const ReportFacts facts{request.command, {}};
@@ -130,7 +130,7 @@ int run(const Options& options, const Request& request) {
   }
   if (options.json) return kDone;
   if (request.verbose)
-    for (const recipes::ModelLoss& loss : comparison->quantized)
+    for (const measure::ModelLoss& loss : comparison->quantized)
       for (const std::string& module : loss.unquantized)
         tell(fmt::format("left as it was{}: {}",
                          comparison->quantized.size() > 1 ? " in " + io::printable(loss.label) : std::string(),

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <vector>
 
+#include "base/refuse.h"
 #include "cli/commands.h"
 #include "cli/linear_timing.h"
 #include "cli/messages.h"
@@ -16,15 +17,14 @@
 #include "cli/report/report_file.h"
 #include "cli/sizes.h"
 #include "cli/table.h"
-#include "core/refuse.h"
 #include "io/checkpoint.h"
 #include "io/file.h"
 #include "kvant/stream.h"
-#include "recipes/compare.h"
-#include "recipes/demo_model.h"
-#include "recipes/layer_kind.h"
-#include "recipes/output_folder.h"
-#include "recipes/quantize_checkpoint.h"
+#include "measure/compare.h"
+#include "measure/demo_model.h"
+#include "model/layer_kind.h"
+#include "quantize/output_folder.h"
+#include "quantize/quantize_checkpoint.h"
 
 namespace kvant::cli {
 namespace {
@@ -53,7 +53,7 @@ bool is_demo_output(const fs::path& folder) {
   if (!fs::is_directory(fs::symlink_status(folder, error))) return false;
   if (fs::is_empty(folder, error)) return true;
   const fs::path config = folder / io::kConfigName;
-  if (!fs::exists(config, error)) return fs::is_directory(folder / recipes::kOwnFolder, error);
+  if (!fs::exists(config, error)) return fs::is_directory(folder / quantize::kOwnFolder, error);
   const auto text = io::read_text(config, 1'000'000);
   if (!text.ok()) return false;
   const auto document = io::parse_json(*text, config.string());
@@ -66,7 +66,7 @@ Status check_folder(const fs::path& folder) {
   if (!fs::exists(status)) return {};
   const std::string shown = io::printable(folder.string());
   if (!fs::is_directory(status))
-    return core::invalid_problem("{}: is no folder; give another one with --output", shown);
+    return base::invalid_problem("{}: is no folder; give another one with --output", shown);
   const std::set<std::string_view> ours = {kModel, kStats, kPlain, kSmooth, kReport};
   fs::directory_iterator entries(folder, error);
   for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
@@ -77,16 +77,16 @@ Status check_folder(const fs::path& folder) {
       continue;
     if (is_output && is_demo_output(entries->path())) continue;
     if (is_report(entries->path())) continue;
-    return core::invalid_problem("{}: holds {}, which the demo did not write; give another folder with --output", shown,
+    return base::invalid_problem("{}: holds {}, which the demo did not write; give another folder with --output", shown,
                                  io::printable(name));
   }
-  if (error) return core::invalid_problem("{}: {}", shown, error.message());
+  if (error) return base::invalid_problem("{}: {}", shown, error.message());
   return {};
 }
 
-Result<recipes::CheckpointPlan> quantize(const Options& options, const fs::path& folder, bool smooth,
-                                         ProgressBar& progress) {
-  recipes::QuantizeOptions recipe;
+Result<quantize::CheckpointPlan> quantize(const Options& options, const fs::path& folder, bool smooth,
+                                          ProgressBar& progress) {
+  quantize::QuantizeOptions recipe;
   recipe.input = folder / kModel;
   recipe.output = folder / (smooth ? kSmooth : kPlain);
   recipe.threads = options.threads;
@@ -95,7 +95,7 @@ Result<recipes::CheckpointPlan> quantize(const Options& options, const fs::path&
     recipe.smooth = true;
     recipe.stats = folder / kStats;
   }
-  auto quantizer = recipes::CheckpointQuantizer::plan(recipe);
+  auto quantizer = quantize::CheckpointQuantizer::plan(recipe);
   if (!quantizer.ok()) return quantizer.status();
   const auto outcome = quantizer->run(progress);
   if (!outcome.ok()) return outcome.status();
@@ -103,20 +103,20 @@ Result<recipes::CheckpointPlan> quantize(const Options& options, const fs::path&
 }
 
 // Both checkpoints beside the model, on weights and on outputs.
-Result<recipes::Comparison> compare(const Options& options, const fs::path& folder, const Stream& stream,
+Result<measure::Comparison> compare(const Options& options, const fs::path& folder, const Stream& stream,
                                     ProgressBar& progress) {
-  auto comparison = recipes::compare({.original = folder / kModel,
+  auto comparison = measure::compare({.original = folder / kModel,
                                       .quantized = {folder / kPlain, folder / kSmooth},
                                       .stats = folder / kStats,
                                       .details = true,
                                       .threads = options.threads},
                                      progress);
   if (!comparison.ok()) return comparison;
-  for (recipes::ModelLoss& loss : comparison->quantized) {
-    const auto outputs = recipes::output_losses({}, folder / kModel, loss.path, stream);
+  for (measure::ModelLoss& loss : comparison->quantized) {
+    const auto outputs = measure::output_losses({}, folder / kModel, loss.path, stream);
     if (!outputs.ok()) return outputs.status();
-    for (recipes::LayerLoss& layer : loss.layers)
-      for (const recipes::OutputLoss& output : *outputs)
+    for (measure::LayerLoss& layer : loss.layers)
+      for (const measure::OutputLoss& output : *outputs)
         if (output.module == layer.module) layer.output_sqnr_db = output.sqnr_db;
   }
   return comparison;
@@ -126,22 +126,22 @@ struct Loss {
   double weights = 0, outputs = 0;
 };
 
-std::map<std::string, Loss> losses(const recipes::ModelLoss& loss) {
+std::map<std::string, Loss> losses(const measure::ModelLoss& loss) {
   std::map<std::string, Loss> by_module;
-  for (const recipes::LayerLoss& layer : loss.layers)
+  for (const measure::LayerLoss& layer : loss.layers)
     by_module[layer.module] = {layer.sqnr_db, layer.output_sqnr_db.value_or(0)};
   return by_module;
 }
 
 // As they stand in the model.
-std::vector<std::string> modules_in_order(const recipes::ModelLoss& loss) {
+std::vector<std::string> modules_in_order(const measure::ModelLoss& loss) {
   std::vector<std::string> modules;
-  for (const recipes::LayerLoss& layer : loss.layers) modules.push_back(layer.module);
-  std::ranges::sort(modules, recipes::stands_before);
+  for (const measure::LayerLoss& layer : loss.layers) modules.push_back(layer.module);
+  std::ranges::sort(modules, model::stands_before);
   return modules;
 }
 
-std::string loss_table(const recipes::Comparison& comparison) {
+std::string loss_table(const measure::Comparison& comparison) {
   const std::vector<std::string> order = modules_in_order(comparison.quantized[0]);
   const std::map<std::string, Loss> plain = losses(comparison.quantized[0]), smooth = losses(comparison.quantized[1]);
   constexpr auto kRight = Column::Align::right;
@@ -209,10 +209,10 @@ int run(const Options& options, const Request& request) {
     if (!request.quiet) tell(line);
   };
 
-  const recipes::DemoModel model;
+  const measure::DemoModel model;
   step(fmt::format("writing a Llama-like model of {} layers with outlier channels, and its activation statistics",
                    model.layers));
-  if (const Status s = recipes::write_demo_model(model, folder / kModel, folder / kStats); !s.ok()) return fail(s);
+  if (const Status s = measure::write_demo_model(model, folder / kModel, folder / kStats); !s.ok()) return fail(s);
 
   ProgressBar progress(!request.verbose);
   step("quantizing it to w8a8");

@@ -10,13 +10,13 @@
 #include "cli/table.h"
 #include "core/device_kernel.h"
 #include "cpu/features.h"
+#include "format/scheme.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "kvant/stream.h"
 #include "kvant/version.h"
 #include "ops/preference.h"
 #include "ops/registry.h"
-#include "recipes/scheme.h"
 
 namespace kvant::cli {
 namespace {
@@ -91,8 +91,8 @@ int run(const Options& options, const Request& /*request*/) {
                       {"kernels", kernels}});
     }
     io::Json schemes = io::Json::array();
-    for (const auto kind : {recipes::SchemeKind::w8a8, recipes::SchemeKind::w8a8_static, recipes::SchemeKind::w4a16})
-      schemes.push_back(recipes::name(kind));
+    for (const auto kind : {format::SchemeKind::w8a8, format::SchemeKind::w8a8_static, format::SchemeKind::w4a16})
+      schemes.push_back(format::name(kind));
     print_json(io::Json{{"version", version()},
                         {"compiler", compiler()},
                         {"backends", {{"cpu", true}, {"cuda", cuda::is_built()}}},

@@ -1,4 +1,4 @@
-#include "recipes/inspect.h"
+#include "measure/inspect.h"
 
 #include <fmt/format.h>
 
@@ -19,7 +19,7 @@ struct Options {
   std::string path;
   bool stats = false, json = false;
   int threads = 0;
-  std::uint64_t max_memory = recipes::InspectOptions().max_memory;
+  std::uint64_t max_memory = measure::InspectOptions().max_memory;
 };
 
 constexpr const char* kExamples =
@@ -36,9 +36,9 @@ std::string channels(const std::vector<std::uint64_t>& outliers) {
   return outliers.size() > kShown ? text + " …" : text;
 }
 
-std::string table_of(const recipes::Inspection& inspection, bool stats) {
+std::string table_of(const measure::Inspection& inspection, bool stats) {
   std::set<std::string> shards;
-  for (const recipes::InspectedTensor& tensor : inspection.tensors) shards.insert(tensor.shard);
+  for (const measure::InspectedTensor& tensor : inspection.tensors) shards.insert(tensor.shard);
   std::vector<Column> columns = {{"tensor", Column::Align::left, true},
                                  {"dtype"},
                                  {"shape"},
@@ -50,13 +50,12 @@ std::string table_of(const recipes::Inspection& inspection, bool stats) {
   if (stats) columns.push_back({"outlier channels"});
   if (shards.size() > 1) columns.push_back({"shard", Column::Align::left, true, true});
   Table table(std::move(columns));
-  for (const recipes::InspectedTensor& tensor : inspection.tensors) {
+  for (const measure::InspectedTensor& tensor : inspection.tensors) {
     std::vector<std::string> cells = {io::printable(tensor.info.name), std::string(io::name(tensor.info.dtype)),
                                       fmt::format("[{}]", fmt::join(tensor.info.shape, ", ")),
-                                      file_size(tensor.info.bytes()),
-                                      std::string(recipes::name(tensor.judgement.role))};
+                                      file_size(tensor.info.bytes()), std::string(model::name(tensor.judgement.role))};
     if (stats && tensor.stats) {
-      const recipes::ValueStats& s = *tensor.stats;
+      const measure::ValueStats& s = *tensor.stats;
       for (const double value : {s.min, s.max, s.rms}) cells.push_back(fmt::format("{:.4g}", value));
       for (const std::uint64_t number : {s.zeros, s.nan, s.infinite}) cells.push_back(fmt::format("{}", number));
       cells.push_back(tensor.info.shape.size() == 2 ? channels(s.outlier_channels) : "");
@@ -69,14 +68,14 @@ std::string table_of(const recipes::Inspection& inspection, bool stats) {
   return table.text(Terminal::of(1));
 }
 
-std::string totals(const recipes::Inspection& inspection) {
+std::string totals(const measure::Inspection& inspection) {
   std::string text = fmt::format("\n{}: {}, {}", io::printable(inspection.path.string()),
                                  counted(inspection.tensors.size(), "tensor"), file_size(inspection.bytes));
   if (!inspection.model_type.empty()) text += fmt::format(", a {} model", io::printable(inspection.model_type));
   text += inspection.scheme.empty() ? ", not quantized\n"
                                     : fmt::format(", quantized as {}\n", io::printable(inspection.scheme));
   std::uint64_t nan = 0, infinite = 0;
-  for (const recipes::InspectedTensor& tensor : inspection.tensors)
+  for (const measure::InspectedTensor& tensor : inspection.tensors)
     if (tensor.stats) {
       nan += tensor.stats->nan;
       infinite += tensor.stats->infinite;
@@ -93,13 +92,13 @@ std::string totals(const recipes::Inspection& inspection) {
 
 int run(const Options& options, const Request& request) {
   ProgressBar progress(request.quiet || !options.stats);
-  const auto inspection = recipes::inspect(
+  const auto inspection = measure::inspect(
       {.path = options.path, .stats = options.stats, .threads = options.threads, .max_memory = options.max_memory},
       progress);
   progress.finish();
   if (!inspection.ok()) return fail(inspection.status());
   if (options.json) {
-    recipes::write_json(*inspection, print);
+    measure::write_json(*inspection, print);
     return kDone;
   }
   print(table_of(*inspection, options.stats));

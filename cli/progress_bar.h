@@ -10,12 +10,12 @@
 #include <string>
 #include <string_view>
 
+#include "base/progress.h"
 #include "cli/terminal.h"
-#include "recipes/progress.h"
 
 namespace kvant::cli {
 
-class ProgressBar : public recipes::Progress {
+class ProgressBar : public base::Progress {
  public:
   using Clock = std::chrono::steady_clock;
 

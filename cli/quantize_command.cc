@@ -12,15 +12,15 @@
 #include "cli/sizes.h"
 #include "cli/smooth_argument.h"
 #include "cli/table.h"
+#include "format/activation_stats.h"
 #include "io/file.h"
-#include "recipes/activation_stats.h"
-#include "recipes/compare.h"
-#include "recipes/quantize_checkpoint.h"
+#include "measure/compare.h"
+#include "quantize/quantize_checkpoint.h"
 
 namespace kvant::cli {
 namespace {
 
-using recipes::Action;
+using quantize::Action;
 
 struct Options {
   std::string input, output;
@@ -30,7 +30,7 @@ struct Options {
   int group_size = 128;
   bool asymmetric = false, resume = false, force = false, json = false, dry_run = false;
   int threads = 0;
-  std::uint64_t max_memory = recipes::kDefaultMaxMemory;
+  std::uint64_t max_memory = quantize::kDefaultMaxMemory;
 };
 
 constexpr const char* kExamples =
@@ -50,11 +50,11 @@ io::DType scale_dtype_named(const std::string& text) {
   return io::DType::f32;
 }
 
-recipes::QuantizeOptions recipe_of(const Options& options) {
-  recipes::QuantizeOptions recipe;
+quantize::QuantizeOptions recipe_of(const Options& options) {
+  quantize::QuantizeOptions recipe;
   recipe.input = options.input;
   recipe.output = options.output;
-  recipe.scheme.kind = *recipes::scheme_named(options.scheme);
+  recipe.scheme.kind = *format::scheme_named(options.scheme);
   recipe.scheme.asymmetric = options.asymmetric;
   recipe.scheme.group_size = options.group_size;
   if (!options.scale_dtype.empty()) recipe.scheme.scale_dtype = scale_dtype_named(options.scale_dtype);
@@ -74,11 +74,11 @@ recipes::QuantizeOptions recipe_of(const Options& options) {
 
 // What the options show by themselves, before any file is opened. Empty: nothing is wrong.
 std::string misuse(const Options& options) {
-  const auto kind = *recipes::scheme_named(options.scheme);
-  if (const Status s = recipes::check(recipe_of(options).scheme); !s.ok()) return std::string(s.message());
+  const auto kind = *format::scheme_named(options.scheme);
+  if (const Status s = format::check(recipe_of(options).scheme); !s.ok()) return std::string(s.message());
   if (options.stats.empty() && !options.alpha.empty())
     return "--smooth needs the statistics of activations: give them with --stats FILE";
-  if (options.stats.empty() && kind == recipes::SchemeKind::w8a8_static)
+  if (options.stats.empty() && kind == format::SchemeKind::w8a8_static)
     return "--scheme w8a8-static needs the statistics of activations: give them with --stats FILE";
   if (options.alpha.empty() && !options.smooth_groups.empty())
     return "--smooth-groups says what to smooth, but --smooth is missing";
@@ -94,13 +94,13 @@ std::string ratio(std::uint64_t before, std::uint64_t after) {
                      before == 0 ? 100.0 : 100.0 * static_cast<double>(after) / static_cast<double>(before));
 }
 
-std::size_t count(const recipes::CheckpointPlan& plan, Action action) {
+std::size_t count(const quantize::CheckpointPlan& plan, Action action) {
   std::size_t number = 0;
-  for (const recipes::TensorPlan& tensor : plan.tensors) number += tensor.action == action ? 1 : 0;
+  for (const quantize::TensorPlan& tensor : plan.tensors) number += tensor.action == action ? 1 : 0;
   return number;
 }
 
-std::string table_of(const recipes::CheckpointPlan& plan, const Terminal& terminal) {
+std::string table_of(const quantize::CheckpointPlan& plan, const Terminal& terminal) {
   Table table({{"tensor", Column::Align::left, true},
                {"dtype", Column::Align::left, false, true},
                {"shape", Column::Align::left, false, true},
@@ -108,23 +108,23 @@ std::string table_of(const recipes::CheckpointPlan& plan, const Terminal& termin
                {"before", Column::Align::right},
                {"after", Column::Align::right},
                {"why", Column::Align::left, true}});
-  for (const recipes::TensorPlan& tensor : plan.tensors)
+  for (const quantize::TensorPlan& tensor : plan.tensors)
     table.add({io::printable(tensor.name), std::string(io::name(tensor.dtype)),
-               fmt::format("[{}]", fmt::join(tensor.shape, ", ")), std::string(recipes::name(tensor.action)),
+               fmt::format("[{}]", fmt::join(tensor.shape, ", ")), std::string(quantize::name(tensor.action)),
                file_size(tensor.bytes_before), file_size(tensor.bytes_after), tensor.reason});
   return table.text(terminal);
 }
 
-std::string smoothing_line(const recipes::CheckpointPlan& plan) {
+std::string smoothing_line(const quantize::CheckpointPlan& plan) {
   return fmt::format("{} of norm and linears, alpha {:g}", counted(plan.smoothed.size(), "group"), plan.alpha);
 }
 
-void tell_warnings(const recipes::CheckpointPlan& plan) {
+void tell_warnings(const quantize::CheckpointPlan& plan) {
   const Terminal terminal = Terminal::of(2);
   for (const std::string& warning : plan.warnings) tell(fmt::format("{} {}", terminal.yellow("warning:"), warning));
 }
 
-std::string plan_totals(const recipes::CheckpointPlan& plan) {
+std::string plan_totals(const quantize::CheckpointPlan& plan) {
   std::string text;
   text += fmt::format("{} quantized, {} copied", counted(count(plan, Action::quantize), "layer"),
                       counted(count(plan, Action::copy), "tensor"));
@@ -144,7 +144,7 @@ std::string plan_totals(const recipes::CheckpointPlan& plan) {
   return text;
 }
 
-io::Json json_of(const recipes::CheckpointPlan& plan, const Options& options) {
+io::Json json_of(const quantize::CheckpointPlan& plan, const Options& options) {
   io::Json document = {{"input", options.input},
                        {"output", options.output},
                        {"scheme", options.scheme},
@@ -157,15 +157,15 @@ io::Json json_of(const recipes::CheckpointPlan& plan, const Options& options) {
                        {"ignore", plan.ignore},
                        {"files_copied", plan.files_copied},
                        {"warnings", plan.warnings}};
-  for (const recipes::SmoothedGroup& group : plan.smoothed)
+  for (const quantize::SmoothedGroup& group : plan.smoothed)
     document["smoothed"].push_back({{"norm", group.norm}, {"readers", group.readers}});
   io::Json tensors = io::Json::array();
-  for (const recipes::TensorPlan& tensor : plan.tensors)
+  for (const quantize::TensorPlan& tensor : plan.tensors)
     tensors.push_back({{"name", tensor.name},
                        {"dtype", io::name(tensor.dtype)},
                        {"shape", tensor.shape},
-                       {"role", recipes::name(tensor.role)},
-                       {"action", recipes::name(tensor.action)},
+                       {"role", model::name(tensor.role)},
+                       {"action", quantize::name(tensor.action)},
                        {"reason", tensor.reason},
                        {"bytes_before", tensor.bytes_before},
                        {"bytes_after", tensor.bytes_after}});
@@ -173,8 +173,8 @@ io::Json json_of(const recipes::CheckpointPlan& plan, const Options& options) {
   return document;
 }
 
-int dry_run(const recipes::CheckpointQuantizer& quantizer, const Options& options, const Request& request) {
-  const recipes::CheckpointPlan& plan = quantizer.what();
+int dry_run(const quantize::CheckpointQuantizer& quantizer, const Options& options, const Request& request) {
+  const quantize::CheckpointPlan& plan = quantizer.what();
   const Status output = quantizer.check_output();
   if (options.json) {
     io::Json document = json_of(plan, options);
@@ -191,8 +191,8 @@ int dry_run(const recipes::CheckpointQuantizer& quantizer, const Options& option
   return kDone;
 }
 
-void print_summary(const recipes::CheckpointPlan& plan, const recipes::QuantizeOutcome& outcome, const Options& options,
-                   bool reported) {
+void print_summary(const quantize::CheckpointPlan& plan, const quantize::QuantizeOutcome& outcome,
+                   const Options& options, bool reported) {
   const double seconds = outcome.seconds > 0 ? outcome.seconds : 1e-9;
   std::string text = fmt::format("{}: {} quantized to {}\n", io::printable(options.output),
                                  counted(count(plan, Action::quantize), "layer"), options.scheme);
@@ -214,12 +214,12 @@ void print_summary(const recipes::CheckpointPlan& plan, const recipes::QuantizeO
 }
 
 // What the report reads of the statistics, it reads after the work is done: a bad one is refused before.
-Status check_statistics(const recipes::CheckpointPlan& plan, const Options& options) {
+Status check_statistics(const quantize::CheckpointPlan& plan, const Options& options) {
   if (options.report.empty() || options.stats.empty()) return {};
-  const auto stats = recipes::ActivationStats::open(options.stats);
+  const auto stats = format::ActivationStats::open(options.stats);
   if (!stats.ok()) return stats.status();
-  for (const recipes::TensorPlan& tensor : plan.tensors) {
-    const std::string_view module = recipes::module_of(tensor.name);
+  for (const quantize::TensorPlan& tensor : plan.tensors) {
+    const std::string_view module = model::module_of(tensor.name);
     if (tensor.action != Action::quantize || !stats->has_absmax(module)) continue;
     if (const auto absmax = stats->absmax(module, tensor.shape[1]); !absmax.ok()) return absmax.status();
   }
@@ -227,14 +227,14 @@ Status check_statistics(const recipes::CheckpointPlan& plan, const Options& opti
 }
 
 // What the report shows: the output beside the input.
-Result<recipes::Comparison> compare_output(const Options& options, ProgressBar& progress) {
-  recipes::CompareOptions recipe{.original = options.input,
+Result<measure::Comparison> compare_output(const Options& options, ProgressBar& progress) {
+  measure::CompareOptions recipe{.original = options.input,
                                  .quantized = {options.output},
                                  .details = true,
                                  .threads = options.threads,
                                  .max_memory = options.max_memory};
   if (!options.stats.empty()) recipe.stats = options.stats;
-  return recipes::compare(recipe, progress);
+  return measure::compare(recipe, progress);
 }
 
 int run(const Options& options, const Request& request) {
@@ -244,9 +244,9 @@ int run(const Options& options, const Request& request) {
   }
   if (!options.report.empty())
     if (const Status s = check_report_path(options.report, options.output); !s.ok()) return fail(s);
-  auto quantizer = recipes::CheckpointQuantizer::plan(recipe_of(options));
+  auto quantizer = quantize::CheckpointQuantizer::plan(recipe_of(options));
   if (!quantizer.ok()) return fail(quantizer.status());
-  const recipes::CheckpointPlan& plan = quantizer->what();
+  const quantize::CheckpointPlan& plan = quantizer->what();
   if (options.dry_run) return dry_run(*quantizer, options, request);
   if (const Status s = check_statistics(plan, options); !s.ok()) return fail(s);
 
@@ -258,7 +258,7 @@ int run(const Options& options, const Request& request) {
   if (!outcome.ok()) return fail(outcome.status());
   // The checkpoint is there by now, whatever becomes of the report.
   const ReportFacts facts{request.command, plan.warnings};
-  std::optional<recipes::Comparison> comparison;
+  std::optional<measure::Comparison> comparison;
   Status reported;
   if (!options.report.empty()) {
     auto compared = compare_output(options, progress);

@@ -6,7 +6,7 @@
 #include <limits>
 #include <optional>
 
-#include "core/refuse.h"
+#include "base/refuse.h"
 #include "io/file.h"
 
 namespace kvant::cli {
@@ -55,14 +55,14 @@ Result<std::uint64_t> parse_size(std::string_view text) {
   const auto [rest, error] = begins_well ? std::from_chars(text.data(), end, number, std::chars_format::fixed)
                                          : std::from_chars_result{text.data(), std::errc::invalid_argument};
   if (error == std::errc::invalid_argument)
-    return core::invalid_problem("'{}' is no size: {}", io::printable(text), kForm);
+    return base::invalid_problem("'{}' is no size: {}", io::printable(text), kForm);
   std::string_view unit(rest, static_cast<std::size_t>(end - rest));
   if (unit.starts_with(' ')) unit.remove_prefix(1);
   const std::optional<double> scale = unit_bytes(unit);
-  if (!scale) return core::invalid_problem("'{}' has an unknown unit: {}", io::printable(text), kForm);
+  if (!scale) return base::invalid_problem("'{}' has an unknown unit: {}", io::printable(text), kForm);
   const double bytes = number * *scale;
   if (error == std::errc::result_out_of_range || !(bytes < 0x1p63))
-    return core::invalid_problem("'{}' is more than 2^63 bytes", io::printable(text));
+    return base::invalid_problem("'{}' is more than 2^63 bytes", io::printable(text));
   return static_cast<std::uint64_t>(bytes);
 }
 

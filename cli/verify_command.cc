@@ -1,4 +1,4 @@
-#include "recipes/verify.h"
+#include "measure/verify.h"
 
 #include <fmt/format.h>
 
@@ -27,7 +27,7 @@ constexpr const char* kExamples =
 
 int run(const Options& options, const Request& request) {
   ProgressBar progress(request.quiet);
-  const auto verification = recipes::verify(options.path, options.threads, progress);
+  const auto verification = measure::verify(options.path, options.threads, progress);
   progress.finish();
   if (!verification.ok()) return fail(verification.status());
   const int code = verification->problems.empty() ? kDone : kFailed;

@@ -12,9 +12,9 @@
 namespace kvant::cli {
 namespace {
 
-using recipes::LayerKind;
-using recipes::LayerLoss;
-using recipes::ModelLoss;
+using measure::LayerLoss;
+using measure::ModelLoss;
+using model::LayerKind;
 
 // Alone it has the whole width of the page, beside others half of it.
 constexpr double kAlone = 900;
@@ -51,7 +51,7 @@ std::string kind_marker(LayerKind kind) {
 DepthChart::DepthChart(const std::vector<ModelLoss>& models, std::string_view key, Value value)
     : key_(key), value_(value), plot_(kPlot) {
   if (models.size() > 1) plot_.width = kBeside;
-  std::array<bool, recipes::kLayerKinds> there{};
+  std::array<bool, model::kLayerKinds> there{};
   Extent extent;
   for (const ModelLoss& model : models) {
     for (const LayerLoss& layer : model.layers) {
@@ -59,7 +59,7 @@ DepthChart::DepthChart(const std::vector<ModelLoss>& models, std::string_view ke
       if (!sqnr_db) continue;
       there[static_cast<std::size_t>(layer.kind)] = true;
       if (layer.block)
-        blocks_.emplace_back(recipes::stack_of(layer.module), *layer.block);
+        blocks_.emplace_back(model::stack_of(layer.module), *layer.block);
       else
         outside_ = true;
       exact_ = exact_ || (std::isinf(*sqnr_db) && *sqnr_db > 0);
@@ -82,7 +82,7 @@ double DepthChart::x(const LayerLoss& layer) const {
   const auto places = static_cast<double>(std::max<std::size_t>(blocks_.size() + (outside_ ? 1 : 0), 1));
   const auto place =
       static_cast<double>(layer.block ? std::lower_bound(blocks_.begin(), blocks_.end(),
-                                                         Place(recipes::stack_of(layer.module), *layer.block)) -
+                                                         Place(model::stack_of(layer.module), *layer.block)) -
                                             blocks_.begin()
                                       : static_cast<std::ptrdiff_t>(blocks_.size()));
   // Kinds beside each other, so that they do not hide each other; a third of the place stays free.
@@ -160,7 +160,7 @@ std::string DepthChart::svg(const ModelLoss& model, std::size_t number, const st
       Mean& mean = means[x(layer)];
       mean.sum += *sqnr_db;
       ++mean.count;
-      mean.stack = recipes::stack_of(layer.module);
+      mean.stack = model::stack_of(layer.module);
     }
     if (points.empty()) continue;
     svg += fmt::format("<g class=k-{0} data-kind={0}>", name(kind));

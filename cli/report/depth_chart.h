@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cli/report/chart.h"
-#include "recipes/compare.h"
+#include "measure/compare.h"
 
 namespace kvant::cli {
 
@@ -20,28 +20,28 @@ namespace kvant::cli {
 class DepthChart {
  public:
   // What is drawn of a layer; nothing: it has no point.
-  using Value = std::optional<double> (*)(const recipes::LayerLoss&);
+  using Value = std::optional<double> (*)(const measure::LayerLoss&);
   // `key` is what the value is called in the table.
-  DepthChart(const std::vector<recipes::ModelLoss>& models, std::string_view key, Value value);
+  DepthChart(const std::vector<measure::ModelLoss>& models, std::string_view key, Value value);
 
   bool empty() const { return kinds_.empty(); }
   // Those that are drawn, in the order of a block.
-  const std::vector<recipes::LayerKind>& kinds() const { return kinds_; }
+  const std::vector<model::LayerKind>& kinds() const { return kinds_; }
 
   // The shapes that svg() refers to; once in a page.
   std::string shapes() const;
   // rows[i]: the row of the page's table that model.layers[i] stands in.
-  std::string svg(const recipes::ModelLoss& model, std::size_t number, const std::vector<std::size_t>& rows) const;
+  std::string svg(const measure::ModelLoss& model, std::size_t number, const std::vector<std::size_t>& rows) const;
 
  private:
-  double x(const recipes::LayerLoss& layer) const;
+  double x(const measure::LayerLoss& layer) const;
   double y(double sqnr_db) const;
 
   std::string_view key_;
   Value value_;
   Panel plot_;
-  std::vector<recipes::LayerKind> kinds_;
-  using Place = std::pair<std::string, std::uint64_t>;  // the stack of blocks (recipes::stack_of), and the number
+  std::vector<model::LayerKind> kinds_;
+  using Place = std::pair<std::string, std::uint64_t>;  // the stack of blocks (model::stack_of), and the number
   std::vector<Place> blocks_;                           // in order; a place each, whatever numbers are left out
   bool outside_ = false;                                // some layers are in no block: they have a place after the last
   bool exact_ = false;                                  // some SQNR is infinite
@@ -52,6 +52,6 @@ class DepthChart {
 };
 
 // A marker of a kind for the legend.
-std::string kind_marker(recipes::LayerKind kind);
+std::string kind_marker(model::LayerKind kind);
 
 }  // namespace kvant::cli

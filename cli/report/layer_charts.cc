@@ -12,7 +12,7 @@
 namespace kvant::cli {
 namespace {
 
-using recipes::LayerDetail;
+using measure::LayerDetail;
 
 constexpr double kWidth = 360;
 constexpr double kHeight = 190;
@@ -51,7 +51,7 @@ std::string figure(std::string_view title, std::string_view chart, std::string_v
                      title, chart, caption);
 }
 
-std::string histogram_figure(const recipes::WeightHistogram& histogram, std::uint64_t row_stride, const Axis& counts) {
+std::string histogram_figure(const measure::WeightHistogram& histogram, std::uint64_t row_stride, const Axis& counts) {
   std::vector<double> values(histogram.counts.begin(), histogram.counts.end());
   const int per_code = std::max(histogram.bins_per_code, 1);
   const double codes = static_cast<double>(values.size()) / per_code;
@@ -107,7 +107,7 @@ std::string exact_or_broken(const std::vector<double>& sqnr_db) {
   return text;
 }
 
-std::string channels_figure(const recipes::ChannelScales& channels, std::uint64_t rows, const LayerAxes& common) {
+std::string channels_figure(const measure::ChannelScales& channels, std::uint64_t rows, const LayerAxes& common) {
   const Axis x = channel_axis(channels.largest.size(), channels.span, rows);
   std::string svg = open_svg(
       "channels", kWidth, kHeight, "Scale and SQNR of each output channel",
@@ -125,7 +125,7 @@ std::string channels_figure(const recipes::ChannelScales& channels, std::uint64_
           exact_or_broken(channels.sqnr_db) + of_span(channels.span));
 }
 
-std::string strip_figure(const recipes::ErrorStrip& strip, std::uint64_t rows, std::uint64_t columns) {
+std::string strip_figure(const measure::ErrorStrip& strip, std::uint64_t rows, std::uint64_t columns) {
   if (strip.rows == 0 || strip.columns == 0 || strip.rms.size() != strip.rows * strip.columns) return {};
   double largest = 0;
   for (const double rms : strip.rms)
@@ -150,7 +150,7 @@ std::string strip_figure(const recipes::ErrorStrip& strip, std::uint64_t rows, s
       strip.column_span);
 }
 
-std::string inputs_figure(const recipes::InputChannels& inputs, std::uint64_t columns, const Axis& y) {
+std::string inputs_figure(const measure::InputChannels& inputs, std::uint64_t columns, const Axis& y) {
   std::string svg =
       open_svg("inputs", kWidth, kHeight, "Largest activation of each input channel, before and after smoothing",
                fmt::format("data-span={} data-n={} data-before=\"{}\" data-after=\"{}\"", inputs.span, columns,
@@ -166,7 +166,7 @@ std::string inputs_figure(const recipes::InputChannels& inputs, std::uint64_t co
                 svg, note + "." + of_span(inputs.span));
 }
 
-std::string smoothing_figure(const recipes::InputChannels& inputs, std::uint64_t columns, const Axis& y) {
+std::string smoothing_figure(const measure::InputChannels& inputs, std::uint64_t columns, const Axis& y) {
   std::string svg =
       open_svg("smoothing", kWidth, kHeight, "Smoothing factor of each input channel",
                fmt::format("data-span={} data-n={} data-least=\"{}\" data-largest=\"{}\"", inputs.span, columns,
@@ -177,7 +177,7 @@ std::string smoothing_figure(const recipes::InputChannels& inputs, std::uint64_t
                 "Weights are multiplied by it, activations divided." + of_span(inputs.span));
 }
 
-std::string errors_table(const std::vector<recipes::WeightError>& errors) {
+std::string errors_table(const std::vector<measure::WeightError>& errors) {
   if (errors.empty()) return {};
   std::string html =
       "<figure><figcaption>Largest errors</figcaption><div class=scroll><table "
@@ -186,7 +186,7 @@ std::string errors_table(const std::vector<recipes::WeightError>& errors) {
   const auto cell = [](double value) {
     return fmt::format("<td data-v={}>{}", exact_number(value), short_number(value, 4));
   };
-  for (const recipes::WeightError& error : errors)
+  for (const measure::WeightError& error : errors)
     html += fmt::format("<tr><td>{}<td>{}", error.row, error.column) + cell(error.weight) + cell(error.value) +
             cell(error.weight - error.value);
   return html + "</table></div></figure>";
@@ -194,7 +194,7 @@ std::string errors_table(const std::vector<recipes::WeightError>& errors) {
 
 }  // namespace
 
-LayerAxes::LayerAxes(const recipes::LayerDetails& layer) {
+LayerAxes::LayerAxes(const measure::LayerDetails& layer) {
   Extent count_extent;
   Extent scale_extent;
   Extent sqnr_extent;

@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "cli/report/chart.h"
-#include "recipes/compare.h"
+#include "measure/compare.h"
 
 namespace kvant::cli {
 
 // Axes that a layer has in common in all checkpoints, so that what looks larger is larger.
 struct LayerAxes {
-  explicit LayerAxes(const recipes::LayerDetails& layer);
+  explicit LayerAxes(const measure::LayerDetails& layer);
 
   Axis counts;
   Axis scales;
@@ -22,7 +22,7 @@ struct LayerAxes {
 };
 
 // Figures, and the table of the largest errors. `rows` and `columns` are the matrix's.
-std::string layer_charts(const recipes::LayerDetail& detail, const LayerAxes& common, std::uint64_t rows,
+std::string layer_charts(const measure::LayerDetail& detail, const LayerAxes& common, std::uint64_t rows,
                          std::uint64_t columns);
 
 // What turns grey into the colours of the error's picture: an SVG filter, and the same as a gradient for the legend.

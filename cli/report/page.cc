@@ -13,18 +13,18 @@
 #include "cli/report/html.h"
 #include "cli/report/layer_charts.h"
 #include "cli/sizes.h"
+#include "format/quantized_layers.h"
 #include "kvant/version.h"
-#include "recipes/quantized_layers.h"
 
 namespace kvant::cli {
 namespace {
 
-using recipes::Comparison;
-using recipes::LayerLoss;
-using recipes::ModelLoss;
+using measure::Comparison;
+using measure::LayerLoss;
+using measure::ModelLoss;
 
 // A layer of the table, in all checkpoints.
-struct Row : recipes::SideBySide {
+struct Row : measure::SideBySide {
   std::optional<std::size_t> detail;  // its place in comparison.details
 };
 
@@ -166,7 +166,7 @@ class Page {
 };
 
 void Page::find_rows() {
-  for (recipes::SideBySide& layer : side_by_side(comparison_)) {
+  for (measure::SideBySide& layer : side_by_side(comparison_)) {
     row_of_.emplace(layer.worst->module, rows_.size());
     rows_.push_back({std::move(layer), std::nullopt});
   }
@@ -411,7 +411,7 @@ void Page::depth() {
       "20 "
       "dB more is a tenth of the error. <b>Higher is better.</b> A point is a layer, a line the mean of its kind.</p>"
       "<div id=kinds role=group aria-label=\"Kinds of layers\">";
-  for (const recipes::LayerKind kind : depth_.kinds())
+  for (const model::LayerKind kind : depth_.kinds())
     add("<button type=button data-kind={0} aria-pressed=true>{1}{0}</button>", name(kind), kind_marker(kind));
   html_ += "</div>";
   if (!outputs_.empty()) {
@@ -526,7 +526,7 @@ void Page::worst() {
       comparison_.details.size() == 1 ? "The layer" : fmt::format("The {} layers", comparison_.details.size()),
       several_ ? " Charts of a layer have the same axes in all checkpoints." : "");
   for (std::size_t i = 0; i < comparison_.details.size(); ++i) {
-    const recipes::LayerDetails& layer = comparison_.details[i];
+    const measure::LayerDetails& layer = comparison_.details[i];
     const auto at = row_of_.find(layer.module);
     const Row* row = at == row_of_.end() ? nullptr : &rows_[at->second];
     add("<details id=d{} data-module=\"{}\"{}><summary><span class=name>{}</span>", i, html_attribute(layer.module),

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "recipes/compare.h"
+#include "measure/compare.h"
 
 namespace kvant::cli {
 
@@ -21,6 +21,6 @@ struct ReportFacts {
 inline constexpr std::string_view kReportStart = "<!doctype html><!-- kvant report -->";
 
 // The whole page. Names are escaped: nothing in a checkpoint can become markup.
-std::string report_page(const recipes::Comparison& comparison, const ReportFacts& facts);
+std::string report_page(const measure::Comparison& comparison, const ReportFacts& facts);
 
 }  // namespace kvant::cli

@@ -3,15 +3,15 @@
 #include <fstream>
 #include <system_error>
 
-#include "core/refuse.h"
+#include "base/refuse.h"
 #include "io/atomic_file.h"
 #include "io/file.h"
-#include "recipes/json_values.h"
+#include "io/json_values.h"
 
 namespace kvant::cli {
 
 namespace fs = std::filesystem;
-using core::invalid_problem;
+using base::invalid_problem;
 
 namespace {
 
@@ -56,14 +56,14 @@ Status check_report_path(const fs::path& path, const fs::path& output) {
   return {};
 }
 
-Status write_report(const fs::path& path, const recipes::Comparison& comparison, const ReportFacts& facts) {
+Status write_report(const fs::path& path, const measure::Comparison& comparison, const ReportFacts& facts) {
   if (Status s = check_report_path(path); !s.ok()) return s;
   return io::write_file(path, report_page(comparison, facts), true);
 }
 
-io::Json comparison_json(const recipes::Comparison& comparison, const ReportFacts& facts) {
-  io::Json document = recipes::to_json(comparison);
-  document["command"] = recipes::json_name(facts.command);
+io::Json comparison_json(const measure::Comparison& comparison, const ReportFacts& facts) {
+  io::Json document = measure::to_json(comparison);
+  document["command"] = io::json_name(facts.command);
   for (const std::string& warning : facts.warnings) document["warnings"].push_back(warning);
   return document;
 }

@@ -7,7 +7,7 @@
 #include "cli/report/page.h"
 #include "io/json.h"
 #include "kvant/status.h"
-#include "recipes/compare.h"
+#include "measure/compare.h"
 
 namespace kvant::cli {
 
@@ -20,9 +20,9 @@ bool is_report(const std::filesystem::path& path);
 Status check_report_path(const std::filesystem::path& path, const std::filesystem::path& output = {});
 
 // check_report_path() again, then writes the page whole or not at all.
-Status write_report(const std::filesystem::path& path, const recipes::Comparison& comparison, const ReportFacts& facts);
+Status write_report(const std::filesystem::path& path, const measure::Comparison& comparison, const ReportFacts& facts);
 
-// What --json prints: recipes::to_json() and the facts.
-io::Json comparison_json(const recipes::Comparison& comparison, const ReportFacts& facts);
+// What --json prints: measure::to_json() and the facts.
+io::Json comparison_json(const measure::Comparison& comparison, const ReportFacts& facts);
 
 }  // namespace kvant::cli

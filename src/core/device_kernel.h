@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/inline.h"
 #include "core/device_stream.h"
 #include "kvant/element.h"
 #include "kvant/elementwise.h"
@@ -14,7 +15,6 @@
 #include "kvant/sku.h"
 #include "kvant/status.h"
 #include "semantics/dynamic_range.h"
-#include "semantics/inline.h"
 
 struct CUstream_st;
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/divide_up.h"
+
 namespace kvant::core {
 namespace {
 
@@ -46,7 +48,7 @@ Runs dense_runs(const Shape& shape, const Granularity& granularity) {
         runs.lines = split.outer;
         runs.length = split.axis;
         runs.run = size;
-        runs.outer_step = divide_up(split.axis, size);
+        runs.outer_step = base::divide_up(split.axis, size);
       } else {
         runs.lines = split.outer * split.axis;
         runs.length = split.inner;
@@ -54,7 +56,7 @@ Runs dense_runs(const Shape& shape, const Granularity& granularity) {
         runs.middle_count = split.axis;
         runs.group = size;
         runs.middle_step = split.inner;
-        runs.outer_step = divide_up(split.axis, size) * split.inner;
+        runs.outer_step = base::divide_up(split.axis, size) * split.inner;
       }
       break;
     }
@@ -86,7 +88,7 @@ Runs row_runs(const Shape& shape, const Granularity& granularity) {
       const std::int64_t size = std::min(granularity.group_size(), split.axis);
       if (last) {
         runs.run = size;
-        runs.outer_step = divide_up(row, size);
+        runs.outer_step = base::divide_up(row, size);
       } else {
         runs.run = 1;
         runs.middle_count = split.axis;
@@ -94,7 +96,7 @@ Runs row_runs(const Shape& shape, const Granularity& granularity) {
         runs.inner_count = split.inner / row;
         runs.inner_step = row;
         runs.middle_step = split.inner;
-        runs.outer_step = divide_up(split.axis, size) * split.inner;
+        runs.outer_step = base::divide_up(split.axis, size) * split.inner;
       }
       break;
     }

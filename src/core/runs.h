@@ -16,17 +16,14 @@
 
 #include <cstdint>
 
+#include "base/inline.h"
 #include "kvant/elementwise.h"
 #include "kvant/granularity.h"
 #include "kvant/tensor.h"
-#include "semantics/inline.h"
 
 namespace kvant::core {
 
 using detail::Runs;
-
-// a / b, rounded up, for a >= 0 and b > 0.
-KVANT_INLINE constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
 
 // Inlined even without optimisation: kernels for several instruction sets call it.
 KVANT_INLINE std::int64_t first_parameter(const Runs& runs, std::int64_t line) {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "core/refuse.h"
+#include "base/refuse.h"
 #include "kvant/granularity.h"
 
 namespace kvant {
@@ -31,20 +31,20 @@ std::string Shape::to_string() const {
 Result<Shape> parameter_shape(const Shape& shape, const Granularity& granularity) {
   const std::string_view kind = name(granularity.kind());
   if (shape.rank() > kMaxRank)
-    return core::invalid_problem("per_{}: rank {} is above {}", kind, shape.rank(), kMaxRank);
+    return base::invalid_problem("per_{}: rank {} is above {}", kind, shape.rank(), kMaxRank);
   for (int i = 0; i < shape.rank(); ++i)
     if (shape[i] < 0)
-      return core::invalid_problem("per_{}: size {} of dimension {} in shape {} is negative", kind, shape[i], i,
+      return base::invalid_problem("per_{}: size {} of dimension {} in shape {} is negative", kind, shape[i], i,
                                    shape.to_string());
   if (!shape.element_count())
-    return core::invalid_problem("per_{}: shape {} has more elements than 63 bits count", kind, shape.to_string());
+    return base::invalid_problem("per_{}: shape {} has more elements than 63 bits count", kind, shape.to_string());
   if (granularity.kind() == GranularityKind::tensor) return Shape();
 
   if (granularity.kind() == GranularityKind::token && shape.rank() == 0)
-    return core::invalid_problem("per_token: shape [] has no rows; its rank must be at least 1");
+    return base::invalid_problem("per_token: shape [] has no rows; its rank must be at least 1");
   const int axis = granularity.axis() < 0 ? granularity.axis() + shape.rank() : granularity.axis();
   if (axis < 0 || axis >= shape.rank())
-    return core::invalid_problem("per_{}: axis {} is not in shape {} of rank {}", kind, granularity.axis(),
+    return base::invalid_problem("per_{}: axis {} is not in shape {} of rank {}", kind, granularity.axis(),
                                  shape.to_string(), shape.rank());
   if (granularity.kind() == GranularityKind::channel) return Shape({shape[axis]});
   if (granularity.kind() == GranularityKind::token) {
@@ -53,7 +53,7 @@ Result<Shape> parameter_shape(const Shape& shape, const Granularity& granularity
     return Shape(std::span<const std::int64_t>(sizes, static_cast<std::size_t>(axis)));
   }
   if (granularity.group_size() < 1)
-    return core::invalid_problem("per_group: group_size {} must be positive", granularity.group_size());
+    return base::invalid_problem("per_group: group_size {} must be positive", granularity.group_size());
   Shape groups = shape;
   groups[axis] = shape[axis] / granularity.group_size() + (shape[axis] % granularity.group_size() != 0);
   return groups;

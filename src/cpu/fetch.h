@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "semantics/inline.h"
+#include "base/inline.h"
 
 namespace kvant::cpu {
 

@@ -11,8 +11,8 @@
 #include <optional>
 #include <utility>
 
+#include "base/refuse.h"
 #include "core/device_kernel.h"
-#include "core/refuse.h"
 
 namespace kvant {
 
@@ -49,11 +49,11 @@ class Witness {
   Status verdict(std::int64_t parts) const {
     const std::int64_t count = count_.load(std::memory_order_acquire);
     if (count != parts)
-      return core::refuse(StatusCode::Internal, "stream: the executor ran {} of {} parts", count, parts);
+      return base::refuse(StatusCode::Internal, "stream: the executor ran {} of {} parts", count, parts);
     std::uint64_t wanted = 0;
     for (std::int64_t part = 0; part < parts; ++part) wanted += scramble(part);
     if (sum_.load(std::memory_order_relaxed) != wanted)
-      return core::refuse(StatusCode::Internal, "stream: the executor ran some of {} parts twice and left others out",
+      return base::refuse(StatusCode::Internal, "stream: the executor ran some of {} parts twice and left others out",
                           parts);
     return {};
   }
@@ -104,7 +104,7 @@ Stream Stream::cpu() {
 Stream Stream::cpu(int threads) {
   auto impl = std::make_shared<Impl>();
   if (threads < 1 || threads > kMaxThreads) {
-    impl->status = core::invalid_problem("stream: {} threads; give 1 to {}", threads, kMaxThreads);
+    impl->status = base::invalid_problem("stream: {} threads; give 1 to {}", threads, kMaxThreads);
     return Stream(impl);
   }
   impl->threads = threads;
@@ -116,7 +116,7 @@ Stream Stream::cpu(int threads) {
       impl->arena->initialize();
     }
   } catch (const std::exception& e) {
-    impl->status = core::refuse(StatusCode::Internal, "stream: no arena of {} threads: {}", threads, e.what());
+    impl->status = base::refuse(StatusCode::Internal, "stream: no arena of {} threads: {}", threads, e.what());
   }
   return Stream(impl);
 }
@@ -125,9 +125,9 @@ Stream Stream::cpu(Executor executor) {
   auto impl = std::make_shared<Impl>();
   if (executor.threads < 1 || executor.threads > kMaxThreads)
     impl->status =
-        core::invalid_problem("stream: executor with {} threads; give 1 to {}", executor.threads, kMaxThreads);
+        base::invalid_problem("stream: executor with {} threads; give 1 to {}", executor.threads, kMaxThreads);
   else if (!executor.parallel_for)
-    impl->status = core::invalid_problem("stream: executor without parallel_for");
+    impl->status = base::invalid_problem("stream: executor without parallel_for");
   impl->threads = executor.threads;
   impl->parallel_for = std::move(executor.parallel_for);
   return Stream(impl);
@@ -152,7 +152,7 @@ const Status& Stream::status() const { return impl_->status; }
 Status Stream::parallel_for(std::int64_t parts, const Task& task) const {
   if (!impl_->status.ok()) return impl_->status;
   if (impl_->backend != BackendKind::cpu)
-    return core::unsupported("stream: parallel_for runs on streams of cpu, this is one of {}", name(impl_->backend));
+    return base::unsupported("stream: parallel_for runs on streams of cpu, this is one of {}", name(impl_->backend));
   try {
     if (parts <= 1 || impl_->threads == 1) {
       for (std::int64_t part = 0; part < parts; ++part) task(part);
@@ -178,9 +178,9 @@ Status Stream::parallel_for(std::int64_t parts, const Task& task) const {
     impl_->parallel_for(parts, Task(&Witness::run, &witness));
     return witness.verdict(parts);
   } catch (const std::exception& e) {
-    return core::refuse(StatusCode::Internal, "stream: parallel_for threw: {}", e.what());
+    return base::refuse(StatusCode::Internal, "stream: parallel_for threw: {}", e.what());
   } catch (...) {
-    return core::refuse(StatusCode::Internal, "stream: parallel_for threw something that is no std::exception");
+    return base::refuse(StatusCode::Internal, "stream: parallel_for threw something that is no std::exception");
   }
 }
 

@@ -1,13 +1,13 @@
 // The CUDA backend of a build without CUDA.
+#include "base/refuse.h"
 #include "core/device_kernel.h"
-#include "core/refuse.h"
 
 namespace kvant::cuda {
 
 bool is_built() { return false; }
 
 Result<detail::DeviceStream> open_stream(CUstream_st*) {
-  return core::unsupported("cuda: this build of kvant has no CUDA; build it with -DKVANT_CUDA=ON where nvcc is");
+  return base::unsupported("cuda: this build of kvant has no CUDA; build it with -DKVANT_CUDA=ON where nvcc is");
 }
 
 Status launch_status(std::string_view, int) { return {}; }

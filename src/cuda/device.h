@@ -1,6 +1,7 @@
 // The one door to the GPU. Kernels in this folder reach CUDA through what is declared here and through nothing else, so
 // that the same text compiles twice: by nvcc for a GPU, and by any C++ compiler for an executor that runs every GPU
-// thread on the CPU and checks each access (tests/simt; its device_host.h declares the same names).
+// thread on the CPU and checks each access. The executor includes its own device_host.h, which declares the same names,
+// before this file.
 //
 // Rules that make the second compilation worth something:
 // - global memory is touched by load() and store() only, shared memory by shared_load(), shared_store(), copy_async16()
@@ -237,8 +238,6 @@ inline const char* error_text(int error) { return cudaGetErrorString(static_cast
 
 }  // namespace kvant::device
 
-#else
-
-#include "simt/device_host.h"
-
+#elif !defined(KVANT_DEVICE)
+#error "Not a CUDA compiler: include an executor's declarations of these names first"
 #endif

@@ -7,6 +7,7 @@
 #include <array>
 #include <type_traits>
 
+#include "base/divide_up.h"
 #include "cuda/range_launch.h"
 #include "cuda/table.h"
 
@@ -71,7 +72,7 @@ int enqueue(const DeviceStream& stream, const DeviceDynamicRangeJob& job) {
   if (s.runs.lines == 0) return finish_ranges<compute_t<T>>(stream, parameters_sink(job, 0));
   const bool columns = has_columns(s);
   const bool whole_bytes = !kIsPacked<Code> || s.runs.run % 2 == 0 || s.runs.run >= s.runs.length;
-  const unsigned team = team_size(core::divide_up(s.runs.run, s.piece_chunks), kChunk<T, Code>);
+  const unsigned team = team_size(base::divide_up(s.runs.run, s.piece_chunks), kChunk<T, Code>);
   // Teams make codes of their own segments, unless those share bytes or a small team would merge many partial ranges.
   constexpr std::int64_t kMostMerged = 8;  // by one thread
   const bool by_teams = whole_bytes && s.chunks() <= kMostMerged * team;

@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "base/divide_up.h"
 #include "core/elementwise_kernel.h"
 #include "cuda/grid.h"
 #include "cuda/table.h"
@@ -17,7 +18,7 @@ template <class Op>
 int enqueue(const detail::DeviceStream& stream, const DeviceElementwiseJob& job) {
   constexpr int N = kChunk<typename Op::In, typename Op::Out>;
   // One chunk more than whole ones make: the first may be short.
-  const std::int64_t chunks = core::divide_up(job.runs.length, N) + 1;
+  const std::int64_t chunks = base::divide_up(job.runs.length, N) + 1;
   return device::launch(stream, rectangle(stream, chunks, job.runs.lines), &elementwise_kernel<Op>, job);
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/divide_up.h"
 #include "core/device_kernel.h"
 #include "core/runs.h"
 #include "cuda/grid.h"
@@ -38,7 +39,7 @@ LinearLaunch prepared(const DeviceLinearJob& job) {
 
 template <class Tile>
 std::int64_t tile_count(const DeviceLinearJob& job) {
-  return core::divide_up(job.rows, Tile::kRows) * core::divide_up(job.columns, Tile::kColumns);
+  return base::divide_up(job.rows, Tile::kRows) * base::divide_up(job.columns, Tile::kColumns);
 }
 
 template <class Out, class Tile>

@@ -1,6 +1,7 @@
 // Launching the range kernels, for range plans and for the first of two dynamic-range launches.
 #pragma once
 
+#include "base/divide_up.h"
 #include "cuda/grid.h"
 #include "cuda/range.cuh"
 
@@ -9,7 +10,7 @@ namespace kvant::cuda {
 // The threads that go through one run together: enough to give each a chunk, and a block where even a warp would take
 // more than four turns.
 inline unsigned team_size(std::int64_t run, int chunk) {
-  const std::int64_t chunks = core::divide_up(run, chunk);
+  const std::int64_t chunks = base::divide_up(run, chunk);
   if (chunks > 4 * kWarp) return kThreads;
   unsigned size = 1;
   while (size < kWarp && size < chunks) size *= 2;
@@ -25,7 +26,7 @@ device::LaunchShape columns_shape(const detail::DeviceStream& stream, const deta
   const std::int64_t length = segments.runs.length;
   unsigned wide = 1;
   while (wide < kWarp && wide * N < length) wide *= 2;
-  const std::int64_t units = segments.parameters / length * shares * core::divide_up(length, wide * std::int64_t{N});
+  const std::int64_t units = segments.parameters / length * shares * base::divide_up(length, wide * std::int64_t{N});
   return {{blocks_for(stream, units, 1), 1}, {wide, kThreads / wide}, shared_bytes};
 }
 
@@ -39,7 +40,7 @@ int find_ranges(const detail::DeviceStream& stream, const std::byte* x, std::int
         stream, columns_shape<N>(stream, segments, segments.line_chunks, ColumnsBlock<compute_t<T>, N>::shared_bytes()),
         &range_columns_kernel<T>, ColumnsProblem{x, x_stride, segments}, sink);
   }
-  const std::int64_t piece = core::divide_up(segments.runs.run, segments.piece_chunks);
+  const std::int64_t piece = base::divide_up(segments.runs.run, segments.piece_chunks);
   const RunsProblem problem{x, x_stride, segments, team_size(piece, 128 / kBits<T>)};
   const std::int64_t units = segments.parameters * segments.chunks();
   return device::launch(stream,

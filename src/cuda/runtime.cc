@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "base/refuse.h"
 #include "core/device_kernel.h"
-#include "core/refuse.h"
 
 namespace kvant::cuda {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 // CUDA's own reason, with the name that a search engine knows.
 Status unavailable(cudaError_t error) {
   (void)cudaGetLastError();  // it is told here, and not once more by the host program's next call
-  return core::refuse(StatusCode::DeviceUnavailable, "cuda: {} ({})", cudaGetErrorString(error),
+  return base::refuse(StatusCode::DeviceUnavailable, "cuda: {} ({})", cudaGetErrorString(error),
                       cudaGetErrorName(error));
 }
 
@@ -35,7 +35,7 @@ Result<detail::DeviceStream> open_stream(CUstream_st* stream) {
     return unavailable(error);
   constexpr int kLeastMajor = 8;
   if (major < kLeastMajor)
-    return core::refuse(StatusCode::DeviceUnavailable, "cuda: device {} has compute capability {}.x, kvant needs {}.0",
+    return base::refuse(StatusCode::DeviceUnavailable, "cuda: device {} has compute capability {}.x, kvant needs {}.0",
                         device, major, kLeastMajor);
   // Enough blocks to even out their ends; the kernels stride over the rest.
   constexpr std::int64_t kBlocksPerMultiprocessor = 32;
@@ -52,7 +52,7 @@ int current_device() {
 Status launch_status(std::string_view who, int error) {
   if (error == cudaSuccess) return {};
   const auto code = static_cast<cudaError_t>(error);
-  return core::refuse(StatusCode::Internal, "{}: CUDA did not take the launch: {} ({})", who, cudaGetErrorString(code),
+  return base::refuse(StatusCode::Internal, "{}: CUDA did not take the launch: {} ({})", who, cudaGetErrorString(code),
                       cudaGetErrorName(code));
 }
 

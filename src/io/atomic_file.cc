@@ -14,13 +14,13 @@
 #include <string_view>
 #include <utility>
 
-#include "core/refuse.h"
+#include "base/refuse.h"
 #include "io/posix.h"
 
 namespace kvant::io {
 namespace {
 
-using core::invalid_problem;
+using base::invalid_problem;
 
 namespace fs = std::filesystem;
 

@@ -4,14 +4,14 @@
 #include <set>
 #include <system_error>
 
-#include "core/refuse.h"
+#include "base/refuse.h"
 #include "io/posix.h"
 
 namespace kvant::io {
 namespace {
 
 namespace fs = std::filesystem;
-using core::invalid_problem;
+using base::invalid_problem;
 
 constexpr std::uint64_t kMaxJsonBytes = 100'000'000;
 constexpr std::string_view kSuffix = ".safetensors";

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/refuse.h"
+#include "base/refuse.h"
 #include "io/file.h"
 
 namespace kvant::io {
@@ -112,10 +112,10 @@ class Builder : public nlohmann::json_sax<Json> {
 Result<Json> parse_json(std::string_view text, std::string_view file_name) {
   // The parser would take it for the end.
   if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos)
-    return core::invalid_problem("{}: is no JSON at byte {}: a zero byte", printable(file_name), zero);
+    return base::invalid_problem("{}: is no JSON at byte {}: a zero byte", printable(file_name), zero);
   Builder builder;
   if (Json::sax_parse(text, &builder)) return builder.take();
-  return core::invalid_problem("{}: {}", printable(file_name), builder.problem());
+  return base::invalid_problem("{}: {}", printable(file_name), builder.problem());
 }
 
 }  // namespace kvant::io

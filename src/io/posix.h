@@ -11,7 +11,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "core/refuse.h"
+#include "base/refuse.h"
 #include "io/file.h"
 #include "kvant/status.h"
 
@@ -45,13 +45,13 @@ inline std::string_view kind_of_file(mode_t mode) {
 inline Status check_path(const std::filesystem::path& path) {
   const std::size_t place = path.native().find('\0');
   if (place == std::string::npos) return {};
-  return core::invalid_problem("{}: the path has a NUL at byte {}", printable_path(path), place);
+  return base::invalid_problem("{}: the path has a NUL at byte {}", printable_path(path), place);
 }
 
 // Refuses a range whose end no offset can name.
 inline Status check_range(const std::filesystem::path& path, std::uint64_t offset, std::size_t bytes) {
   if (offset <= kMaxOffset && bytes <= kMaxOffset - offset) return {};
-  return core::invalid_problem("{}: {} bytes from {} end beyond the largest offset {}", printable_path(path), bytes,
+  return base::invalid_problem("{}: {} bytes from {} end beyond the largest offset {}", printable_path(path), bytes,
                                offset, kMaxOffset);
 }
 

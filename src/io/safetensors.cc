@@ -12,12 +12,12 @@
 #include <tuple>
 #include <utility>
 
-#include "core/refuse.h"
+#include "base/refuse.h"
 
 namespace kvant::io {
 namespace {
 
-using core::invalid_problem;
+using base::invalid_problem;
 
 constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();  // of sizes and offsets
 constexpr std::size_t kMaxDimensions = 64;
@@ -49,7 +49,7 @@ std::string shown(std::string_view text) {
 std::string shown(std::span<const std::uint64_t> shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 Status out_of_memory(std::string_view who, std::uint64_t header_bytes) {
-  return core::refuse(StatusCode::Internal, "{}: not enough memory for a header of {} bytes", who, header_bytes);
+  return base::refuse(StatusCode::Internal, "{}: not enough memory for a header of {} bytes", who, header_bytes);
 }
 
 // ---- Sizes ----------------------------------------------------------------------------------------------------
@@ -640,7 +640,7 @@ Result<SafetensorsLayout> lay_out_safetensors(std::vector<TensorInfo> tensors,
   try {
     return lay_out(std::move(tensors), metadata);
   } catch (const std::bad_alloc&) {
-    return core::refuse(StatusCode::Internal, "{}: not enough memory for the header of {} tensors", kLayOut, count);
+    return base::refuse(StatusCode::Internal, "{}: not enough memory for the header of {} tensors", kLayOut, count);
   }
 }
 

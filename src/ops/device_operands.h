@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
+#include "base/refuse.h"
 #include "core/device_kernel.h"
-#include "core/refuse.h"
 #include "kvant/tensor.h"
 #include "ops/views.h"
 
@@ -16,7 +16,7 @@ Status check_alignment(const Who& who, const char* what, ElementKind kind, const
   const auto bytes = static_cast<std::uintptr_t>(row_bytes(kind, 1));
   const auto address = reinterpret_cast<std::uintptr_t>(data);
   if (address % bytes == 0) return {};
-  return core::refuse(StatusCode::MisalignedOperand, "{}: {} is {} bytes beyond a multiple of {}, where CUDA needs {}",
+  return base::refuse(StatusCode::MisalignedOperand, "{}: {} is {} bytes beyond a multiple of {}, where CUDA needs {}",
                       who(), what, address % bytes, bytes, name(kind));
 }
 template <class Who, class View>

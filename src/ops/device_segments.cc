@@ -2,11 +2,12 @@
 
 #include <algorithm>
 
+#include "base/divide_up.h"
 #include "core/runs.h"
 
 namespace kvant::ops {
 
-using core::divide_up;
+using base::divide_up;
 
 detail::DeviceSegments cut_for_device(const detail::Runs& runs, std::int64_t parameters) {
   detail::DeviceSegments s{runs, parameters};

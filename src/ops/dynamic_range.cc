@@ -5,12 +5,12 @@
 #include <string>
 #include <utility>
 
+#include "base/float_environment.h"
+#include "base/refuse.h"
 #include "core/device_kernel.h"
 #include "core/dynamic_range_kernel.h"
 #include "core/elementwise_kernel.h"
 #include "core/range_kernel.h"
-#include "core/refuse.h"
-#include "cpu/float_environment.h"
 #include "ops/code_range.h"
 #include "ops/device_operands.h"
 #include "ops/device_segments.h"
@@ -43,8 +43,8 @@ struct AnyDynamicRangeQuantizePlan::Impl {
 
 namespace {
 
-using core::invalid_problem;
-using core::unsupported;
+using base::invalid_problem;
+using base::unsupported;
 
 std::string label(const DynamicRangeQuantizeDescriptor& d) {
   return fmt::format("dynamic_range_quantize_per_{}", name(d.scope.kind()));
@@ -87,7 +87,7 @@ Status run_by_runs(const Stream& stream, const detail::DynamicRangeKernel& kerne
 
     static void run_part(const void* context, std::int64_t index) {
       const Launch& l = *static_cast<const Launch*>(context);
-      const cpu::DefaultFloatEnvironment environment;
+      const base::DefaultFloatEnvironment environment;
       l.kernel->run(*l.job, l.partition.part(*l.job->any->runs, index));
       if (l.job->any->stream) l.quantize_kernel->finish_streaming();
     }

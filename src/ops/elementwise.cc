@@ -4,11 +4,11 @@
 
 #include <string>
 
+#include "base/float_environment.h"
+#include "base/refuse.h"
 #include "core/device_kernel.h"
 #include "core/elementwise_kernel.h"
-#include "core/refuse.h"
 #include "core/runs.h"
-#include "cpu/float_environment.h"
 #include "ops/code_range.h"
 #include "ops/device_operands.h"
 #include "ops/elementwise_launch.h"
@@ -21,8 +21,8 @@
 namespace kvant {
 namespace {
 
-using core::invalid_problem;
-using core::unsupported;
+using base::invalid_problem;
+using base::unsupported;
 using detail::ElementwiseJob;
 using detail::ElementwiseOperands;
 

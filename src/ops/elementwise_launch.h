@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/float_environment.h"
 #include "core/elementwise_kernel.h"
-#include "cpu/float_environment.h"
 #include "kvant/element.h"
 #include "kvant/stream.h"
 #include "ops/partition.h"
@@ -22,7 +22,7 @@ inline Status launch_lines(const Stream& stream, const detail::ElementwiseKernel
 
     static void run_part(const void* context, std::int64_t index) {
       const Launch& l = *static_cast<const Launch*>(context);
-      const cpu::DefaultFloatEnvironment environment;
+      const base::DefaultFloatEnvironment environment;
       l.kernel->run(*l.job, l.partition.part(*l.job->runs, index));
       if (l.job->stream) l.kernel->finish_streaming();
     }

@@ -6,13 +6,14 @@
 #include <string>
 #include <utility>
 
+#include "base/divide_up.h"
+#include "base/float_environment.h"
+#include "base/refuse.h"
 #include "core/device_kernel.h"
 #include "core/dynamic_range_kernel.h"
 #include "core/elementwise_kernel.h"
 #include "core/linear_kernel.h"
-#include "core/refuse.h"
 #include "core/runs.h"
-#include "cpu/float_environment.h"
 #include "ops/device_operands.h"
 #include "ops/packed_weight_impl.h"
 #include "ops/preference.h"
@@ -23,9 +24,9 @@
 namespace kvant {
 namespace {
 
-using core::divide_up;
-using core::invalid_problem;
-using core::unsupported;
+using base::divide_up;
+using base::invalid_problem;
+using base::unsupported;
 using detail::LinearOperands;
 
 constexpr std::int32_t kMaxZeroPoint = semantics::kMaxZeroPoint;
@@ -84,7 +85,7 @@ struct AnyLinearPlan::Impl {
   ElementKind quantized_kind() const { return smooth ? compute() : activation; }
   // Bytes from row to row of the codes that are made inside: a GPU reads them by 16.
   std::int64_t code_stride() const {
-    return device_kernel == nullptr ? in_features : core::divide_up(in_features, 16) * 16;
+    return device_kernel == nullptr ? in_features : base::divide_up(in_features, 16) * 16;
   }
 
   Status fill(QuantizeKind kind_of_plan, std::int64_t rows, std::int64_t k, std::int64_t n, ElementKind input,
@@ -235,7 +236,7 @@ struct Preparation {
 
   static void run_part(const void* context, std::int64_t index) {
     const Preparation& p = *static_cast<const Preparation*>(context);
-    const cpu::DefaultFloatEnvironment environment;
+    const base::DefaultFloatEnvironment environment;
     const detail::LinearFormat& format = *p.kernel->format;
     const std::int64_t first = index * format.tile_rows;
     const std::int64_t end = std::min(first + format.tile_rows, p.codes.rows);
@@ -286,7 +287,7 @@ struct Multiplication {
 
   static void run_part(const void* context, std::int64_t index) {
     const Multiplication& m = *static_cast<const Multiplication*>(context);
-    const cpu::DefaultFloatEnvironment environment;
+    const base::DefaultFloatEnvironment environment;
     m.kernel->run(*m.job, m.partition.part(index));
   }
 };
@@ -315,7 +316,7 @@ Status AnyLinearPlan::Impl::fill(QuantizeKind kind_of_plan, std::int64_t rows, s
 }
 
 Status AnyLinearPlan::Impl::set_static_scale(double scale, std::int32_t zero_point) {
-  const cpu::DefaultFloatEnvironment environment;
+  const base::DefaultFloatEnvironment environment;
   is_static = true;
   act_scale = {scale, static_cast<float>(scale)};
   act_zero_point = zero_point;

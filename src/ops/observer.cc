@@ -15,8 +15,8 @@
 #include <string_view>
 #include <utility>
 
-#include "core/refuse.h"
-#include "cpu/float_environment.h"
+#include "base/float_environment.h"
+#include "base/refuse.h"
 #include "cpu/lanes/scalar.h"
 #include "kvant/range.h"
 #include "ops/code_range.h"
@@ -28,8 +28,8 @@
 namespace kvant {
 namespace {
 
-using core::invalid_problem;
-using core::unsupported;
+using base::invalid_problem;
+using base::unsupported;
 using semantics::RangeRules;
 
 // ---- Histograms -----------------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ struct Counting {
 
   static void run_part(const void* context, std::int64_t part) {
     const Counting& c = *static_cast<const Counting*>(context);
-    const cpu::DefaultFloatEnvironment environment;
+    const base::DefaultFloatEnvironment environment;
     const Walk walk = c.walk.piece(c.cut.side, part, c.cut.parts);
     c.ignored[part] = c.bins == nullptr ? count_non_finite(walk, c.kind)
                                         : count_values(walk, c.kind, c.bins, c.counters + part * c.copy, c.per_segment);
@@ -358,7 +358,7 @@ Result<Ranges> ranges_of(const Stream& stream, const AnyRef& batch, const Granul
                                    .min_out = {min.data(), kind_of<C>, segments, 0},
                                    .max_out = {max.data(), kind_of<C>, segments, 0}});
   if (!status.ok()) return status;
-  const cpu::DefaultFloatEnvironment environment;  // widening would flush a denormal that the caller's mode flushes
+  const base::DefaultFloatEnvironment environment;  // widening would flush a denormal that the caller's mode flushes
   return Ranges{{min.begin(), min.end()}, {max.begin(), max.end()}};
 }
 
@@ -627,7 +627,7 @@ struct Observer::Impl {
 
   Status out_of_memory(std::int64_t of_segments) const {
     const std::int64_t bytes = histogram_bytes(descriptor) + 2 * static_cast<std::int64_t>(sizeof(double));
-    return core::refuse(StatusCode::Internal,
+    return base::refuse(StatusCode::Internal,
                         "observer: out of memory; {} segments take {} bytes each for range and histogram", of_segments,
                         bytes);
   }
@@ -656,7 +656,7 @@ Status Observer::Impl::add(const Stream& stream, const AnyRef& batch, const Shap
   std::vector<std::int64_t> counted(copies ? static_cast<std::size_t>(parts.parts * counters) : 0);
 
   if (counts_bins) {
-    const cpu::DefaultFloatEnvironment environment;
+    const base::DefaultFloatEnvironment environment;
     for (std::size_t i = 0; i < count; ++i) {
       target.grow(i, exponent_above(largest_magnitude(seen->min[i], seen->max[i])));
       bins.push_back(target.bins(i));
@@ -683,7 +683,7 @@ Status Observer::Impl::add(const Stream& stream, const AnyRef& batch, const Shap
     histograms = std::move(fresh);
     return {};
   }
-  const cpu::DefaultFloatEnvironment environment;
+  const base::DefaultFloatEnvironment environment;
   for (std::size_t i = 0; i < count; ++i) {
     ranges.min[i] = std::min(ranges.min[i], seen->min[i]);
     ranges.max[i] = std::max(ranges.max[i], seen->max[i]);
@@ -695,7 +695,7 @@ Status Observer::Impl::add(const Stream& stream, const AnyRef& batch, const Shap
 template <class C>
 QuantizationParameters Observer::Impl::parameters() const {
   using L = cpu::ScalarLanes<C>;
-  const cpu::DefaultFloatEnvironment environment;
+  const base::DefaultFloatEnvironment environment;
   QuantizationParameters result;
   result.scale.reserve(segments());
   result.zero_point.reserve(segments());
@@ -716,7 +716,7 @@ QuantizationParameters Observer::Impl::parameters() const {
 }
 
 Result<Observer> Observer::create(const ObserverDescriptor& descriptor) {
-  const cpu::DefaultFloatEnvironment environment;  // comparing and printing a percentile computes with it
+  const base::DefaultFloatEnvironment environment;  // comparing and printing a percentile computes with it
   if (Status status = check(descriptor); !status.ok()) return status;
   const auto rules = checked_rules(descriptor);
   if (!rules.ok()) return rules.status();
@@ -758,7 +758,7 @@ Status Observer::merge(const Observer& other) {
   const Impl& more = *other.impl_;
   if (!o.fault.ok()) return o.fault;
   if (!more.fault.ok()) return more.fault;
-  const cpu::DefaultFloatEnvironment environment;
+  const base::DefaultFloatEnvironment environment;
   if (Status status = check_equal(o.descriptor, o.rules, more.descriptor, more.rules); !status.ok()) return status;
   if (more.segments() == 0) return {};
   if (Status status =
@@ -800,7 +800,7 @@ Result<QuantizationParameters> Observer::parameters() const {
 const std::vector<double>& Observer::min() const { return impl_->ranges.min; }
 const std::vector<double>& Observer::max() const { return impl_->ranges.max; }
 std::vector<double> Observer::max_abs() const {
-  const cpu::DefaultFloatEnvironment environment;
+  const base::DefaultFloatEnvironment environment;
   std::vector<double> magnitudes;
   magnitudes.reserve(impl_->segments());
   for (std::size_t i = 0; i < impl_->segments(); ++i)

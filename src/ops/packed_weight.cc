@@ -5,7 +5,8 @@
 #include <new>
 #include <utility>
 
-#include "core/refuse.h"
+#include "base/divide_up.h"
+#include "base/refuse.h"
 #include "core/runs.h"
 #include "cpu/features.h"
 #include "ops/packed_weight_impl.h"
@@ -20,8 +21,8 @@
 namespace kvant {
 namespace {
 
-using core::invalid_problem;
-using core::unsupported;
+using base::invalid_problem;
+using base::unsupported;
 using detail::LinearFormat;
 
 constexpr const char* kWho = "packed_weight";
@@ -50,7 +51,7 @@ const LinearFormat* format_of(const ops::Target& target) {
 }
 
 std::int64_t panel_count(const LinearFormat& format, std::int64_t out_features) {
-  return core::divide_up(out_features, format.panel_columns);
+  return base::divide_up(out_features, format.panel_columns);
 }
 std::size_t size_of(const LinearFormat& format, std::int64_t out_features, std::int64_t in_features) {
   return sizeof(Header) + static_cast<std::size_t>(panel_count(format, out_features) * format.panel_bytes(in_features));
@@ -107,7 +108,7 @@ struct PackLaunch {
 };
 
 Status no_memory(std::size_t size) {
-  return core::refuse(StatusCode::Internal, "{}: no memory for {} bytes", kWho, size);
+  return base::refuse(StatusCode::Internal, "{}: no memory for {} bytes", kWho, size);
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "base/refuse.h"
 #include "core/device_kernel.h"
-#include "core/refuse.h"
 #include "cpu/features.h"
 
 namespace kvant::ops {
@@ -28,13 +28,13 @@ Result<Target> target_of(const std::string& who, const Stream& stream, const Pla
   if (!stream.status().ok()) return stream.status();
   const BackendKind backend = stream.backend();
   if (preference.backend == BackendKind::cuda && !cuda::is_built())
-    return core::unsupported("{}: backend cuda was asked for, but this build of kvant has none", who);
+    return base::unsupported("{}: backend cuda was asked for, but this build of kvant has none", who);
   if (preference.backend.value_or(backend) != backend)
-    return core::unsupported("{}: backend {} was asked for, the stream is one of {}", who, name(*preference.backend),
+    return base::unsupported("{}: backend {} was asked for, the stream is one of {}", who, name(*preference.backend),
                              name(backend));
   if (backend == BackendKind::cuda) {
     if (preference.isa.value_or(ArchSku::sm_80) != ArchSku::sm_80)
-      return core::unsupported("{}: PlanPreference asks for {}, the stream is one of cuda", who, name(*preference.isa));
+      return base::unsupported("{}: PlanPreference asks for {}, the stream is one of cuda", who, name(*preference.isa));
     return Target{backend, ArchSku::sm_80};
   }
 
@@ -46,23 +46,23 @@ Result<Target> target_of(const std::string& who, const Stream& stream, const Pla
     const auto known =
         std::find_if(std::begin(kKnownIsas), std::end(kKnownIsas), [&](ArchSku arch) { return name(arch) == forced; });
     if (known == std::end(kKnownIsas))
-      return core::unsupported("{}: KVANT_FORCE_ISA={} is not an instruction set; known: scalar, avx2", who, forced);
+      return base::unsupported("{}: KVANT_FORCE_ISA={} is not an instruction set; known: scalar, avx2", who, forced);
     isa = *known;
     asked_by = "KVANT_FORCE_ISA";
   }
   const auto compiled = cpu::compiled_isas();
   if (std::find(compiled.begin(), compiled.end(), *isa) == compiled.end())
-    return core::unsupported("{}: {} asks for {}, which this build of kvant has no kernels for", who, asked_by,
+    return base::unsupported("{}: {} asks for {}, which this build of kvant has no kernels for", who, asked_by,
                              name(*isa));
   if (!cpu::can_run(*isa))
-    return core::unsupported("{}: {} asks for {}, which this machine cannot run", who, asked_by, name(*isa));
+    return base::unsupported("{}: {} asks for {}, which this machine cannot run", who, asked_by, name(*isa));
   return Target{backend, isa};
 }
 
 Status check_cpu_stream(const char* who, const Stream& stream, const char* instead) {
   if (!stream.status().ok()) return stream.status();
   if (stream.backend() == BackendKind::cpu) return {};
-  return core::unsupported("{}: runs on streams of cpu, this is one of {}; {}", who, name(stream.backend()), instead);
+  return base::unsupported("{}: runs on streams of cpu, this is one of {}; {}", who, name(stream.backend()), instead);
 }
 
 bool is_of_current_device(const Stream& stream) {
@@ -72,9 +72,9 @@ bool is_of_current_device(const Stream& stream) {
 Status refuse_stream(const std::string& who, const Stream& stream, BackendKind backend) {
   if (!stream.status().ok()) return stream.status();
   if (stream.backend() == backend)
-    return core::invalid_problem("{}: the stream belongs to device {}, the current one is {}; cudaSetDevice({}) first",
+    return base::invalid_problem("{}: the stream belongs to device {}, the current one is {}; cudaSetDevice({}) first",
                                  who, stream.device().device, cuda::current_device(), stream.device().device);
-  return core::unsupported("{}: the plan was selected for {}, the stream is one of {}", who, name(backend),
+  return base::unsupported("{}: the plan was selected for {}, the stream is one of {}", who, name(backend),
                            name(stream.backend()));
 }
 

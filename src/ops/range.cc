@@ -4,9 +4,9 @@
 #include <string>
 #include <utility>
 
+#include "base/refuse.h"
 #include "core/device_kernel.h"
 #include "core/range_kernel.h"
-#include "core/refuse.h"
 #include "ops/device_operands.h"
 #include "ops/device_segments.h"
 #include "ops/preference.h"
@@ -27,8 +27,8 @@ struct AnyRangePlan::Impl {
 
 namespace {
 
-using core::invalid_problem;
-using core::unsupported;
+using base::invalid_problem;
+using base::unsupported;
 
 std::string label(const RangeDescriptor& d) { return fmt::format("range_per_{}", name(d.scope.kind())); }
 

@@ -1,5 +1,7 @@
 #include "ops/segments.h"
 
+#include "base/divide_up.h"
+
 namespace kvant::ops {
 namespace {
 
@@ -16,7 +18,7 @@ constexpr std::int64_t kMaxChunks = 64;
 constexpr std::int64_t kMaxPieces = 256;
 constexpr std::int64_t kMinColumnLines = 8;  // else partial ranges of columns are as large as what they were found in
 
-using core::divide_up;
+using base::divide_up;
 
 std::int64_t round_down(std::int64_t a, std::int64_t to) { return a / to * to; }
 

@@ -16,9 +16,10 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/divide_up.h"
+#include "base/float_environment.h"
 #include "core/range_kernel.h"
 #include "core/runs.h"
-#include "cpu/float_environment.h"
 #include "kvant/granularity.h"
 #include "kvant/stream.h"
 #include "ops/partition.h"
@@ -128,7 +129,7 @@ class SegmentVisit {
     if (segments_.cells.count != 0) return run_cells(stream);
     const std::int64_t parts = segments_.split_chunks() * segments_.split.pieces;
     if (Status s = stream.parallel_for(parts, Task(&find_part, this)); !s.ok()) return s;
-    return stream.parallel_for(core::divide_up(segments_.parameters, kMaxCellParameters), Task(&finish_part, this));
+    return stream.parallel_for(base::divide_up(segments_.parameters, kMaxCellParameters), Task(&finish_part, this));
   }
 
   // After a split: all elements are known to be finite.
@@ -146,11 +147,11 @@ class SegmentVisit {
 
   // Segments without elements have parameters nevertheless.
   Status finish_empty(const Stream& stream) {
-    return stream.parallel_for(core::divide_up(segments_.parameters, kMaxCellParameters), Task(&empty_part, this));
+    return stream.parallel_for(base::divide_up(segments_.parameters, kMaxCellParameters), Task(&empty_part, this));
   }
   static void empty_part(const void* context, std::int64_t index) {
     const auto& self = *static_cast<const SegmentVisit*>(context);
-    const cpu::DefaultFloatEnvironment environment;
+    const base::DefaultFloatEnvironment environment;
     CellRanges ranges;
     const std::int64_t first = index * kMaxCellParameters;
     const std::int64_t count = std::min(kMaxCellParameters, self.segments_.parameters - first);
@@ -167,12 +168,12 @@ class SegmentVisit {
     const std::int64_t cell_elements = std::max<std::int64_t>(1, segments_.elements / cells);
     cells_per_part_ =
         alone ? cells : std::max<std::int64_t>(1, wanted_part(segments_.elements, stream.threads()) / cell_elements);
-    return stream.parallel_for(core::divide_up(cells, cells_per_part_), Task(&cell_part, this));
+    return stream.parallel_for(base::divide_up(cells, cells_per_part_), Task(&cell_part, this));
   }
 
   static void cell_part(const void* context, std::int64_t index) {
     const auto& self = *static_cast<const SegmentVisit*>(context);
-    const cpu::DefaultFloatEnvironment environment;
+    const base::DefaultFloatEnvironment environment;
     CellRanges ranges;
     const std::int64_t first = index * self.cells_per_part_;
     const std::int64_t end = std::min(first + self.cells_per_part_, self.segments_.cells.count);
@@ -197,7 +198,7 @@ class SegmentVisit {
       part.offset = index % s.cells.pieces_per_unit * s.cells.piece;
       part.count = std::min(s.cells.piece, s.runs.length - part.offset);
       slots.first = unit * s.unit_parameters + part.offset / s.runs.run;
-      slots.count = core::divide_up(part.count, s.runs.run);
+      slots.count = base::divide_up(part.count, s.runs.run);
     }
     const bool finite = kernel_.find(job_, part, slots);
     consumer_.finished(slots);
@@ -211,7 +212,7 @@ class SegmentVisit {
 
   static void find_part(const void* context, std::int64_t index) {
     const auto& self = *static_cast<const SegmentVisit*>(context);
-    const cpu::DefaultFloatEnvironment environment;
+    const base::DefaultFloatEnvironment environment;
     const Segments& s = self.segments_;
     const std::int64_t chunk = index / s.split.pieces;
     const std::int64_t k = index % s.split.pieces;
@@ -238,7 +239,7 @@ class SegmentVisit {
   // Merges the partial ranges of up to kMaxCellParameters parameters.
   static void finish_part(const void* context, std::int64_t index) {
     const auto& self = *static_cast<const SegmentVisit*>(context);
-    const cpu::DefaultFloatEnvironment environment;
+    const base::DefaultFloatEnvironment environment;
     const Segments& s = self.segments_;
     CellRanges ranges;
     std::int64_t first = index * kMaxCellParameters;

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/refuse.h"
-#include "cpu/float_environment.h"
+#include "base/float_environment.h"
+#include "base/refuse.h"
 #include "cpu/lanes/scalar.h"
 #include "kvant/elementwise.h"
 #include "kvant/range.h"
@@ -26,8 +26,8 @@
 namespace kvant {
 namespace {
 
-using core::invalid_problem;
-using core::unsupported;
+using base::invalid_problem;
+using base::unsupported;
 
 constexpr double kLeast = 1e-5;  // of w_j and of s_j
 
@@ -143,7 +143,7 @@ Result<std::vector<C>> column_maxima(const Stream& stream, const AnyRef& weight)
 constexpr const char* kFind = "smooth_scales";
 
 Status check_alpha(double alpha) {
-  const cpu::DefaultFloatEnvironment environment;
+  const base::DefaultFloatEnvironment environment;
   if (alpha >= 0 && alpha <= 1) return {};
   return invalid_problem("{}: alpha {} must lie in [0, 1]", kFind, alpha);
 }
@@ -163,7 +163,7 @@ Status check_find(const Operand& act_absmax, std::span<const Operand> weights, d
 }
 
 Status check_act_absmax(const std::vector<float>& x) {
-  const cpu::DefaultFloatEnvironment environment;
+  const base::DefaultFloatEnvironment environment;
   for (std::size_t j = 0; j < x.size(); ++j)
     if (!(std::isfinite(x[j]) && x[j] >= 0))
       return invalid_problem("{}: act_absmax[{}] is {}, must be finite and not negative", kFind, j, x[j]);
@@ -174,7 +174,7 @@ template <class C>
 Status extend_maxima(const Stream& stream, const AnyRef& weight, std::vector<double>& w) {
   const auto maxima = column_maxima<C>(stream, weight);
   if (!maxima.ok()) return maxima.status();
-  const cpu::DefaultFloatEnvironment environment;  // widening a denormal would raise the caller's flag
+  const base::DefaultFloatEnvironment environment;  // widening a denormal would raise the caller's flag
   for (std::size_t j = 0; j < w.size(); ++j) w[j] = std::max(w[j], static_cast<double>((*maxima)[j]));
   return {};
 }
@@ -199,7 +199,7 @@ Status find_scales(const Stream& stream, const TensorRef<float>& act_absmax, std
                                                     : extend_maxima<float>(stream, weight, w);
     if (!status.ok()) return status;
   }
-  const cpu::DefaultFloatEnvironment environment;
+  const base::DefaultFloatEnvironment environment;
   for (std::size_t j = 0; j < s.size(); ++j) s[j] = smooth_scale(static_cast<double>(s[j]), w[j], alpha);
   std::copy_n(reinterpret_cast<const std::byte*>(s.data()), s.size() * sizeof(float),
               static_cast<std::byte*>(scales.data));
@@ -229,7 +229,7 @@ Status check_apply(const Operand& scales, std::span<const Operand> norms, std::s
 }
 
 Status check_scales(const std::vector<float>& s) {
-  const cpu::DefaultFloatEnvironment environment;
+  const base::DefaultFloatEnvironment environment;
   for (std::size_t j = 0; j < s.size(); ++j)
     if (!(std::isfinite(s[j]) && s[j] > 0))
       return invalid_problem("{}: scales[{}] is {}, must be finite and positive", kApply, j, s[j]);
@@ -251,7 +251,7 @@ compute_t<T> widened(T x) {
 // norm[j] / s_j, as the bytes of the whole tensor.
 template <class T>
 Result<std::vector<std::byte>> quotients(const Operand& norm, const std::vector<float>& s) {
-  const cpu::DefaultFloatEnvironment environment;
+  const base::DefaultFloatEnvironment environment;
   const auto* from = static_cast<const std::byte*>(norm.view.data);
   std::vector<std::byte> bytes(from, from + s.size() * sizeof(T));
   for (std::size_t j = 0; j < s.size(); ++j) {
@@ -272,7 +272,7 @@ Status check_products(const Stream& stream, const Operand& weight, const std::ve
   using C = compute_t<T>;
   const auto maxima = column_maxima<C>(stream, weight.view);
   if (!maxima.ok()) return maxima.status();
-  const cpu::DefaultFloatEnvironment environment;
+  const base::DefaultFloatEnvironment environment;
   for (std::size_t j = 0; j < s.size(); ++j) {
     const C magnitude = (*maxima)[j];
     if (!std::isfinite(widened(rounded<T>(magnitude * static_cast<C>(s[j])))))
@@ -297,7 +297,7 @@ Result<std::vector<std::vector<std::byte>>> all_quotients(std::span<const Operan
 class Products {
  public:
   explicit Products(const std::vector<float>& s) : f32_(s) {
-    const cpu::DefaultFloatEnvironment environment;  // widening would flush denormals
+    const base::DefaultFloatEnvironment environment;  // widening would flush denormals
     f64_.assign(s.begin(), s.end());
   }
 
@@ -366,7 +366,7 @@ Status fold(const Stream& stream, const TensorRef<float>& scales, const AnyMut& 
 }
 
 Status out_of_memory(const char* who, const AnyRef& channels) {
-  return core::refuse(StatusCode::Internal, "{}: out of memory for {} channels", who, channels.shape[0]);
+  return base::refuse(StatusCode::Internal, "{}: out of memory for {} channels", who, channels.shape[0]);
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "core/refuse.h"
-#include "cpu/float_environment.h"
+#include "base/float_environment.h"
+#include "base/refuse.h"
 #include "kvant/element.h"
 #include "kvant/granularity.h"
 #include "kvant/plan.h"
@@ -57,7 +57,7 @@ class OneScale {
   // 2^-128 (2^-1024): its reciprocal is the least power of two that overflows; the next number's is finite.
   bool has_finite_reciprocal() const { return bits_ > (wide_ ? 0x0004000000000000 : 0x00200000); }
   std::string to_string() const {
-    const cpu::DefaultFloatEnvironment environment;  // formatting a number computes with it
+    const base::DefaultFloatEnvironment environment;  // formatting a number computes with it
     if (wide_) return fmt::format("{}", read_unaligned<double>(&bits_));
     return fmt::format("{}", read_unaligned<float>(&bits_));  // the lower half comes first
   }
@@ -72,25 +72,25 @@ template <class Who, class View>
 Status check_view(const Who& who, const char* what, const View& view, ElementKind kind, const Shape& shape,
                   std::int64_t rows) {
   if (view.kind != kind)
-    return core::unsupported("{}: {} has element {}, the plan was selected for {}", who(), what, name(view.kind),
+    return base::unsupported("{}: {} has element {}, the plan was selected for {}", who(), what, name(view.kind),
                              name(kind));
   if (!(view.shape == shape))
-    return core::invalid_problem("{}: {} has shape {}, the plan was selected for {}", who(), what,
+    return base::invalid_problem("{}: {} has shape {}, the plan was selected for {}", who(), what,
                                  view.shape.to_string(), shape.to_string());
   if (view.row_stride != 0) {
     if (view.row_stride < view.shape.row_length())
-      return core::invalid_problem("{}: {} has row stride {}, which is less than its row of {}", who(), what,
+      return base::invalid_problem("{}: {} has row stride {}, which is less than its row of {}", who(), what,
                                    view.row_stride, view.shape.row_length());
     if (is_packed(kind) && view.row_stride % 2 != 0)
-      return core::invalid_problem("{}: {} has row stride {}; rows of {} begin at a whole byte, so it must be even",
+      return base::invalid_problem("{}: {} has row stride {}; rows of {} begin at a whole byte, so it must be even",
                                    who(), what, view.row_stride, name(kind));
     std::int64_t bytes = 0;
     if (__builtin_mul_overflow(view.row_stride, std::int64_t{8}, &bytes) || __builtin_mul_overflow(bytes, rows, &bytes))
-      return core::invalid_problem("{}: {} has row stride {} in shape {}, more bytes than 63 bits count", who(), what,
+      return base::invalid_problem("{}: {} has row stride {} in shape {}, more bytes than 63 bits count", who(), what,
                                    view.row_stride, view.shape.to_string());
   }
   if (view.data == nullptr && rows != 0)
-    return core::invalid_problem("{}: {} is null for shape {}", who(), what, shape.to_string());
+    return base::invalid_problem("{}: {} is null for shape {}", who(), what, shape.to_string());
   return {};
 }
 
@@ -104,7 +104,7 @@ Result<Shape> checked_parameter_shape(const Who& who, const Shape& shape, const 
   }
   std::int64_t bytes = 0;
   if (__builtin_mul_overflow(*shape.element_count(), std::int64_t{8}, &bytes))
-    return core::invalid_problem("{}: shape {} has more bytes than 63 bits count", who(), shape.to_string());
+    return base::invalid_problem("{}: shape {} has more bytes than 63 bits count", who(), shape.to_string());
   return parameters;
 }
 
@@ -132,14 +132,14 @@ Status check_parameters(const Who& who, const char* what, ElementKind given_kind
                         std::int64_t row_stride, const void* data, ElementKind kind, const ParameterShape& wanted,
                         bool used) {
   if (given_kind != kind)
-    return core::unsupported("{}: {} has element {}, must be {}", who(), what, name(given_kind), name(kind));
+    return base::unsupported("{}: {} has element {}, must be {}", who(), what, name(given_kind), name(kind));
   if (!parameter_shape_fits(given, wanted.shape, wanted.count, wanted.granularity))
-    return core::invalid_problem("{}: {} has shape {}, must have {}", who(), what, given.to_string(),
+    return base::invalid_problem("{}: {} has shape {}, must have {}", who(), what, given.to_string(),
                                  wanted.shape.to_string());
   if (row_stride != 0 && row_stride != given.row_length())
-    return core::invalid_problem("{}: {} has row stride {}, must be dense", who(), what, row_stride);
+    return base::invalid_problem("{}: {} has row stride {}, must be dense", who(), what, row_stride);
   if (data == nullptr && wanted.count != 0 && used)
-    return core::invalid_problem("{}: {} is null, must point at {} of them", who(), what, wanted.count);
+    return base::invalid_problem("{}: {} is null, must point at {} of them", who(), what, wanted.count);
   return {};
 }
 
@@ -147,9 +147,9 @@ template <class Who>
 Status check_workspace(const Who& who, const Workspace& workspace, std::size_t needed) {
   if (needed == 0) return {};
   if (workspace.size < needed)
-    return core::refuse(StatusCode::WorkspaceTooSmall, "{}: workspace has {} bytes, needs {}", who(), workspace.size,
+    return base::refuse(StatusCode::WorkspaceTooSmall, "{}: workspace has {} bytes, needs {}", who(), workspace.size,
                         needed);
-  if (workspace.data == nullptr) return core::invalid_problem("{}: workspace is null, needs {} bytes", who(), needed);
+  if (workspace.data == nullptr) return base::invalid_problem("{}: workspace is null, needs {} bytes", who(), needed);
   return {};
 }
 

@@ -6,7 +6,7 @@
 
 #include <limits>
 
-#include "semantics/inline.h"
+#include "base/inline.h"
 #include "semantics/lanes.h"
 
 namespace kvant::semantics {

@@ -24,7 +24,7 @@
 // The names stay close to Highway's. Loads, stores and packing belong to the backends' conveyors, not here.
 #pragma once
 
-#include "semantics/inline.h"
+#include "base/inline.h"
 
 namespace kvant::semantics {
 

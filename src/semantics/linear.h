@@ -1,7 +1,7 @@
 // The floating-point end of a linear layer. The public contract is in include/kvant/linear.h.
 #pragma once
 
-#include "semantics/inline.h"
+#include "base/inline.h"
 #include "semantics/lanes.h"
 
 namespace kvant::semantics {

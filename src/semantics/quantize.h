@@ -7,7 +7,7 @@
 //   clamp(rne(y) + zp, q_min, q_max)  =  rne(clamp(y, q_min - zp, q_max - zp)) + zp
 #pragma once
 
-#include "semantics/inline.h"
+#include "base/inline.h"
 #include "semantics/lanes.h"
 
 namespace kvant::semantics {

@@ -20,12 +20,12 @@
 namespace kvant::cli {
 namespace {
 
-using recipes::Comparison;
-using recipes::LayerDetail;
-using recipes::LayerDetails;
-using recipes::LayerKind;
-using recipes::LayerLoss;
-using recipes::ModelLoss;
+using measure::Comparison;
+using measure::LayerDetail;
+using measure::LayerDetails;
+using measure::LayerLoss;
+using measure::ModelLoss;
+using model::LayerKind;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -107,8 +107,8 @@ LayerLoss layer(std::string module, double sqnr_db, LayerKind kind = LayerKind::
 
 LayerDetail detail(std::size_t points = 3, bool inputs = true) {
   LayerDetail d;
-  d.histogram.counts.assign(recipes::kHistogramBins, 0);
-  for (std::size_t i = 0; i < recipes::kHistogramBins; ++i)
+  d.histogram.counts.assign(measure::kHistogramBins, 0);
+  for (std::size_t i = 0; i < measure::kHistogramBins; ++i)
     d.histogram.counts[i] =
         static_cast<std::uint64_t>(5000 * std::exp(-std::pow((static_cast<double>(i) - 128) / 40, 2)));
   d.histogram.weights = 640000;
@@ -128,7 +128,7 @@ LayerDetail detail(std::size_t points = 3, bool inputs = true) {
   d.strip.rows = 2;
   d.strip.columns = 3;
   d.strip.rms = {0, 0.1, 0.2, 0.3, 0.4, 0.8};
-  for (std::size_t i = 0; i < recipes::kLargestErrors; ++i)
+  for (std::size_t i = 0; i < measure::kLargestErrors; ++i)
     d.largest_errors.push_back({i, i + 1, 0.123456789012345, 0.1});
   return d;
 }
@@ -468,10 +468,10 @@ TEST(ReportPage, StaysSmall) {
     layers.push_back(loss);
   }
   Comparison c = comparison(layers);
-  for (std::size_t i = 0; i < recipes::kDetails; ++i) {
-    LayerDetail d = detail(recipes::kPoints);
-    d.strip.rows = recipes::kStripRows;
-    d.strip.columns = recipes::kStripColumns;
+  for (std::size_t i = 0; i < measure::kDetails; ++i) {
+    LayerDetail d = detail(measure::kPoints);
+    d.strip.rows = measure::kStripRows;
+    d.strip.columns = measure::kStripColumns;
     d.strip.rms.assign(d.strip.rows * d.strip.columns, 0.5);
     c.details.push_back({layers[i].module, {d}});
   }

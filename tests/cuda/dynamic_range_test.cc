@@ -17,7 +17,7 @@
 #include "core/device_kernel.h"
 #include "tests/cuda/same_on_device.h"
 #include "tests/cuda/segment_paths.h"
-#include "tests/dynamic_range_case.h"
+#include "tests/support/dynamic_range_case.h"
 
 namespace kvant::tests {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "core/device_kernel.h"
 #include "tests/cuda/same_on_device.h"
-#include "tests/elementwise_case.h"
+#include "tests/support/elementwise_case.h"
 
 namespace kvant::tests {
 namespace {

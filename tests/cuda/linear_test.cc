@@ -20,7 +20,7 @@
 
 #include "core/device_kernel.h"
 #include "tests/cuda/same_on_device.h"
-#include "tests/linear_case.h"
+#include "tests/support/linear_case.h"
 
 namespace kvant::tests {
 namespace {

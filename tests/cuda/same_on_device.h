@@ -18,9 +18,9 @@
 
 #include "kvant/kvant.h"
 #include "tests/cuda/execution.h"
-#include "tests/dynamic_range_case.h"
-#include "tests/elementwise_case.h"
-#include "tests/kernel_log.h"
+#include "tests/support/dynamic_range_case.h"
+#include "tests/support/elementwise_case.h"
+#include "tests/support/kernel_log.h"
 
 namespace kvant::tests {
 

@@ -7,7 +7,7 @@
 #include "kvant/granularity.h"
 #include "kvant/tensor.h"
 #include "tests/cuda/execution.h"
-#include "tests/dynamic_range_case.h"
+#include "tests/support/dynamic_range_case.h"
 
 namespace kvant::tests {
 

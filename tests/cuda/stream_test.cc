@@ -16,8 +16,8 @@
 
 #include "kvant/kvant.h"
 #include "tests/cuda/same_on_device.h"
-#include "tests/linear_case.h"
-#include "tests/refusals.h"
+#include "tests/support/linear_case.h"
+#include "tests/support/refusals.h"
 
 namespace kvant::tests {
 namespace {

@@ -29,8 +29,8 @@
 #include <vector>
 
 #include "kvant/export.h"
-#include "tests/io/scratch.h"
-#include "tests/refusals.h"
+#include "tests/support/refusals.h"
+#include "tests/support/scratch.h"
 
 // What the calls below are told to do. They stand before the C library's, for failures that no disk has on demand.
 namespace {

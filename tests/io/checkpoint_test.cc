@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "tests/io/scratch.h"
-#include "tests/refusals.h"
+#include "tests/support/refusals.h"
+#include "tests/support/scratch.h"
 
 namespace kvant::tests {
 namespace {

@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "kvant/export.h"
-#include "tests/io/scratch.h"
-#include "tests/refusals.h"
+#include "tests/support/refusals.h"
+#include "tests/support/scratch.h"
 
 namespace {
 std::atomic<std::size_t> g_most_bytes{std::numeric_limits<std::size_t>::max()};  // of one pread

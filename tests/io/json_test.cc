@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tests/refusals.h"
+#include "tests/support/refusals.h"
 
 namespace kvant::tests {
 namespace {

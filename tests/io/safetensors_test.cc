@@ -26,8 +26,8 @@
 #include <vector>
 
 #include "tests/fuzz/safetensors_invariants.h"
-#include "tests/refusals.h"
-#include "tests/sanitized.h"
+#include "tests/support/refusals.h"
+#include "tests/support/sanitized.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* input, std::size_t size);
 

@@ -12,7 +12,7 @@
 
 #include "core/device_stream.h"
 #include "core/half.h"
-#include "simt/machine.h"
+#include "tests/simt/machine.h"
 
 #define KVANT_DEVICE inline
 #define KVANT_KERNEL inline

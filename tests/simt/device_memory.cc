@@ -1,10 +1,10 @@
-#include "simt/device_memory.h"
+#include "tests/simt/device_memory.h"
 
 #include <algorithm>
 #include <cstring>
 #include <new>
 
-#include "simt/simt.h"
+#include "tests/simt/simt.h"
 
 namespace kvant::simt {
 namespace {

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "simt/device_memory.h"
+#include "tests/simt/device_memory.h"
 
 namespace kvant::simt {
 namespace {

@@ -14,8 +14,8 @@
 #include <numeric>
 #include <utility>
 
-#include "simt/machine.h"
-#include "simt/simt.h"
+#include "tests/simt/machine.h"
+#include "tests/simt/simt.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define KVANT_SIMT_ASAN 1

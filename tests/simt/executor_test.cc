@@ -16,8 +16,8 @@
 
 #include "core/device_kernel.h"
 #include "cuda/device.h"
-#include "simt/device_memory.h"
-#include "simt/simt.h"
+#include "tests/simt/device_memory.h"
+#include "tests/simt/simt.h"
 
 namespace kvant::simt {
 namespace {

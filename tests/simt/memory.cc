@@ -5,8 +5,8 @@
 #include <cstring>
 #include <memory>
 
-#include "simt/machine.h"
-#include "simt/simt.h"
+#include "tests/simt/machine.h"
+#include "tests/simt/simt.h"
 
 namespace kvant::simt {
 namespace {

@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include "core/device_kernel.h"
-#include "simt/machine.h"
-#include "simt/simt.h"
+#include "tests/simt/machine.h"
+#include "tests/simt/simt.h"
 
 namespace kvant::cuda {
 

@@ -1,4 +1,4 @@
-"""What a report draws of a layer, computed a second time from the bytes of the two checkpoints, as src/recipes/layer_detail.h
+"""What a report draws of a layer, computed a second time from the bytes of the two checkpoints, as src/measure/layer_detail.h
 defines it."""
 
 import math

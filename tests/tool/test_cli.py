@@ -321,7 +321,7 @@ class InspectTest(ToolTest):
 
 class CompareTest(ToolTest):
     def losses(self, weight, values, codes, greatest):
-        """As src/recipes/compare.h defines them, in f64, exactly summed."""
+        """As src/measure/compare.h defines them, in f64, exactly summed."""
         w = weight.values()
         keep = [i for i in range(len(w)) if math.isfinite(w[i])]
         error = [w[i] - values[i] for i in keep]

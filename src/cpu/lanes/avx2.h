@@ -7,10 +7,10 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/inline.h"
 #include "cpu/lanes/block.h"
 #include "kvant/element.h"
 #include "semantics/dynamic_range.h"
-#include "semantics/inline.h"
 #include "semantics/lanes.h"
 
 // Vector types as template arguments drop attributes that matter only for variables in memory.

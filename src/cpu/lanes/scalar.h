@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "base/inline.h"
 #include "core/half.h"
 #include "cpu/lanes/block.h"
 #include "kvant/element.h"
-#include "semantics/inline.h"
 #include "semantics/lanes.h"
 
 #if defined(__SSE2__)

@@ -22,10 +22,10 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/inline.h"
 #include "core/linear_kernel.h"
 #include "cpu/lanes/avx2.h"
 #include "cpu/micro/operands.h"
-#include "semantics/inline.h"
 
 namespace kvant::cpu {
 

@@ -1,0 +1,13 @@
+// Division of sizes, rounded up.
+#pragma once
+
+#include <cstdint>
+
+#include "base/inline.h"
+
+namespace kvant::base {
+
+// a / b, rounded up, for a >= 0 and b > 0.
+KVANT_INLINE constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
+
+}  // namespace kvant::base

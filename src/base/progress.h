@@ -1,0 +1,29 @@
+// What a long job says while it works. The command line draws a bar with it; tests leave it out.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace kvant::base {
+
+class Progress {
+ public:
+  virtual ~Progress() = default;
+  // A phase of so many bytes begins: "reading columns", "quantizing".
+  virtual void begin(std::string_view phase, std::uint64_t bytes) = 0;
+  // So many more bytes of the phase are done. Called from many threads.
+  virtual void advance(std::uint64_t bytes) = 0;
+  // Something that is finished, or that the person should know: "wrote model-00001-of-00002.safetensors". Not called
+  // from two threads at once.
+  virtual void note(std::string_view line) = 0;
+};
+
+// Says nothing.
+class Silence : public Progress {
+ public:
+  void begin(std::string_view /*phase*/, std::uint64_t /*bytes*/) override {}
+  void advance(std::uint64_t /*bytes*/) override {}
+  void note(std::string_view /*line*/) override {}
+};
+
+}  // namespace kvant::base

@@ -1,0 +1,293 @@
+#include "measure/inspect.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "base/float_environment.h"
+#include "base/refuse.h"
+#include "format/quantized_layers.h"
+#include "format/stored_scale.h"
+#include "io/checkpoint.h"
+#include "io/json.h"
+#include "io/json_values.h"
+#include "kvant/range.h"
+#include "kvant/stream.h"
+#include "measure/median.h"
+#include "measure/row_sums.h"
+#include "quantize/tiles.h"
+
+namespace kvant::measure {
+namespace {
+
+constexpr std::uint64_t kMostTileBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMostBlocks = std::uint64_t{1} << 21;
+
+// What one thread works with.
+struct Bench {
+  std::vector<std::byte> bytes;
+  std::vector<float> wide;
+  std::vector<std::byte> workspace;
+  std::vector<std::byte> columns;  // the largest magnitude of each, in the scale type of the tensor
+};
+
+struct TileStats {
+  double min = std::numeric_limits<double>::infinity();
+  double max = -std::numeric_limits<double>::infinity();
+  std::uint64_t nan = 0;
+  std::uint64_t infinite = 0;
+  std::uint64_t zeros = 0;
+
+  void operator+=(const TileStats& other) {
+    min = std::min(min, other.min);
+    max = std::max(max, other.max);
+    nan += other.nan;
+    infinite += other.infinite;
+    zeros += other.zeros;
+  }
+};
+
+class TensorStats {
+ public:
+  TensorStats(const io::SafetensorsFile& file, const io::TensorInfo& info, ElementKind kind, std::uint64_t max_memory)
+      : file_(file),
+        info_(info),
+        kind_(kind),
+        width_(static_cast<std::uint64_t>(bits_per_element(kind)) / 8),
+        max_memory_(max_memory) {
+    // Only a matrix has channels; of anything else the order of elements matters alone.
+    columns_ = info.bytes() / width_;
+    rows_ = 1;
+    if (info.shape.size() == 2 && columns_ != 0) {
+      rows_ = info.shape[0];
+      columns_ = info.shape[1];
+    }
+  }
+
+  Result<ValueStats> run(const Stream& stream, std::vector<Bench>& benches, base::Progress& progress) {
+    const auto threads = static_cast<std::uint64_t>(stream.threads());
+    // Magnitudes for each thread, and the indices that come out. A matrix so wide that they do not fit (tens of
+    // millions of columns) is left without outliers rather than the machine without memory.
+    by_column_ = info_.shape.size() == 2 && columns_ <= max_memory_ / 4 / (scale_width() * threads + 16);
+    for (Bench& bench : benches) bench.columns.assign(by_column_ ? columns_ * scale_width() : 0, std::byte{0});
+    const quantize::Tiling tiling(rows_, columns_, width_, sizeof(double),
+                                  std::min(kMostTileBytes, max_memory_ / (4 * threads)));
+    const std::uint64_t most_blocks = std::min(kMostBlocks, max_memory_ / (8 * sizeof(double)));
+    const std::uint64_t wave = std::max(most_blocks / std::max(tiling.most_blocks(), std::uint64_t{1}), threads);
+    double squares = 0, row = 0;
+    TileStats all;
+    std::vector<double> blocks;
+    std::vector<TileStats> tiles;
+    for (std::uint64_t first = 0; first < tiling.count(); first += wave) {
+      const std::uint64_t last = first + std::min(wave, tiling.count() - first);
+      blocks.resize(static_cast<std::size_t>((last - first) * tiling.most_blocks()));
+      tiles.assign(static_cast<std::size_t>(last - first), {});
+      Status done = quantize::for_each_tile(stream, first, last, [&](std::size_t worker, std::uint64_t i) {
+        const quantize::Tile tile = tiling[i];
+        const auto at = static_cast<std::size_t>(i - first);
+        Status s = work(tile, benches[worker], std::span(blocks).subspan(at * tiling.most_blocks()), tiles[at]);
+        progress.advance(tile.rows * tile.columns * width_);
+        return s;
+      });
+      if (!done.ok()) return done;
+      for (std::uint64_t i = first; i < last; ++i) {
+        const quantize::Tile tile = tiling[i];
+        const auto at = static_cast<std::size_t>(i - first);
+        const double* sums = blocks.data() + at * tiling.most_blocks();
+        for (std::uint64_t r = 0; r < tile.rows; ++r) {
+          for (std::uint64_t b = 0; b < tile.blocks_per_row(); ++b) row += *sums++;
+          if (tile.column + tile.columns < columns_) continue;
+          squares += row;
+          row = 0;
+        }
+        all += tiles[at];
+      }
+    }
+    return stats(all, squares, benches);
+  }
+
+ private:
+  std::uint64_t scale_width() const { return kind_ == ElementKind::f64 ? 8 : 4; }
+
+  Status work(const quantize::Tile& tile, Bench& bench, std::span<double> blocks, TileStats& stats) const {
+    const base::DefaultFloatEnvironment environment;
+    const std::uint64_t row_bytes = tile.columns * width_;
+    bench.bytes.resize(static_cast<std::size_t>(tile.rows * row_bytes));
+    if (Status s = file_.read(info_, (tile.row * columns_ + tile.column) * width_, bench.bytes); !s.ok()) return s;
+    if (Status s = ranges(tile, bench, stats); !s.ok()) return s;
+    bench.wide.resize(quantize::kBlock);
+    std::size_t block = 0;
+    for (std::uint64_t r = 0; r < tile.rows; ++r)
+      for (std::uint64_t c = 0; c < tile.columns; c += quantize::kBlock) {
+        const auto count = static_cast<std::size_t>(std::min(quantize::kBlock, tile.columns - c));
+        const std::byte* from = bench.bytes.data() + r * row_bytes + c * width_;
+        ValueSums sums;
+        if (kind_ == ElementKind::f64) {
+          sums = value_sums(reinterpret_cast<const double*>(from), count);
+        } else {
+          widen(kind_, from, count, bench.wide.data());
+          sums = value_sums(bench.wide.data(), count);
+        }
+        blocks[block++] = sums.squares;
+        stats.nan += sums.nan;
+        stats.infinite += sums.infinite;
+        stats.zeros += sums.zeros;
+      }
+    return {};
+  }
+
+  // The least and the greatest value of the tile, and the largest magnitudes of its columns.
+  Status ranges(const quantize::Tile& tile, Bench& bench, TileStats& stats) const {
+    const Stream here = Stream::cpu(1);
+    const Shape shape = {static_cast<std::int64_t>(tile.rows), static_cast<std::int64_t>(tile.columns)};
+    const ElementKind scale = scale_kind(kind_);
+    const auto run = [&](const Granularity& scope, bool accumulate, AnyRangeArgs args) -> Status {
+      const auto plan =
+          AnyRangePlan::select(here, {.shape = shape, .scope = scope, .accumulate = accumulate, .input = kind_});
+      if (!plan.ok()) return plan.status();
+      bench.workspace.resize(plan->workspace_size());
+      args.input = {bench.bytes.data(), kind_, shape, 0};
+      return plan->run(here, {bench.workspace.data(), bench.workspace.size()}, args);
+    };
+    double min64 = 0, max64 = 0;
+    float min32 = 0, max32 = 0;
+    const bool f64 = kind_ == ElementKind::f64;
+    AnyRangeArgs args;
+    args.min_out = {f64 ? static_cast<void*>(&min64) : &min32, scale, {}, 0};
+    args.max_out = {f64 ? static_cast<void*>(&max64) : &max32, scale, {}, 0};
+    if (Status s = run(PerTensor{}, false, args); !s.ok()) return s;
+    stats.min = f64 ? min64 : static_cast<double>(min32);
+    stats.max = f64 ? max64 : static_cast<double>(max32);
+    if (!by_column_) return {};
+    args = {};
+    args.max_abs_out = {bench.columns.data() + tile.column * scale_width(), scale, {shape[1]}, 0};
+    return run(PerChannel{1}, true, args);
+  }
+
+  ValueStats stats(const TileStats& all, double squares, std::vector<Bench>& benches) const {
+    ValueStats stats;
+    stats.nan = all.nan;
+    stats.infinite = all.infinite;
+    stats.zeros = all.zeros;
+    const std::uint64_t finite = rows_ * columns_ - all.nan - all.infinite;
+    if (finite == 0) return stats;
+    stats.min = all.min;
+    stats.max = all.max;
+    stats.rms = std::sqrt(squares / static_cast<double>(finite));
+    if (!by_column_) return stats;
+    if (kind_ == ElementKind::f64)
+      find_outliers<double>(benches, stats.outlier_channels);
+    else
+      find_outliers<float>(benches, stats.outlier_channels);
+    return stats;
+  }
+
+  template <class T>
+  void find_outliers(std::vector<Bench>& benches, std::vector<std::uint64_t>& outliers) const {
+    const auto column = [](Bench& bench) { return reinterpret_cast<T*>(bench.columns.data()); };
+    T* magnitudes = column(benches[0]);
+    const auto count = static_cast<std::size_t>(columns_);
+    for (std::size_t b = 1; b < benches.size(); ++b)
+      for (std::size_t j = 0; j < count; ++j) magnitudes[j] = std::max(magnitudes[j], column(benches[b])[j]);
+    std::vector<T> sorted(magnitudes, magnitudes + count);
+    const double bound = kOutlierFactor * median(sorted);
+    for (std::size_t j = 0; j < count; ++j)
+      if (static_cast<double>(magnitudes[j]) > bound) outliers.push_back(j);
+  }
+
+  const io::SafetensorsFile& file_;
+  const io::TensorInfo& info_;
+  ElementKind kind_;
+  std::uint64_t width_;
+  std::uint64_t max_memory_;
+  std::uint64_t rows_ = 0;
+  std::uint64_t columns_ = 0;
+  bool by_column_ = false;
+};
+
+std::string scheme_of(const io::Checkpoint& checkpoint) {
+  const auto text = format::find_quantization_config(checkpoint);
+  if (text.ok() && !*text) return {};
+  const auto config = format::read_quantization_config(checkpoint);
+  return config.ok() ? format::describe(config->scheme) : fmt::format("unknown ({})", config.status().message());
+}
+
+}  // namespace
+
+Result<Inspection> inspect(const InspectOptions& options, base::Progress& progress) {
+  const Stream stream = options.threads == 0 ? Stream::cpu() : Stream::cpu(options.threads);
+  if (!stream.status().ok()) return stream.status();
+  const auto checkpoint = io::Checkpoint::open(options.path);
+  if (!checkpoint.ok()) return checkpoint.status();
+  Inspection inspection;
+  inspection.path = options.path;
+  inspection.model_type = format::model_type_of(*checkpoint);
+  inspection.scheme = scheme_of(*checkpoint);
+  std::uint64_t to_read = 0;
+  for (std::size_t shard = 0; shard < checkpoint->shards().size(); ++shard) {
+    const io::SafetensorsFile& file = checkpoint->shards()[shard];
+    const std::string shard_name = checkpoint->shard_name(shard);
+    if (!file.metadata().empty()) inspection.metadata[shard_name] = file.metadata();
+    for (const io::TensorInfo& info : file.tensors()) {
+      inspection.tensors.push_back({info, shard_name, model::judge(info, inspection.model_type), std::nullopt});
+      inspection.bytes += info.bytes();
+      if (format::element_of(info.dtype)) to_read += info.bytes();
+    }
+  }
+  if (!options.stats) return inspection;
+  progress.begin("reading values", to_read);
+  std::vector<Bench> benches(static_cast<std::size_t>(stream.threads()));
+  std::size_t next = 0;
+  for (const io::SafetensorsFile& file : checkpoint->shards())
+    for (const io::TensorInfo& info : file.tensors()) {
+      InspectedTensor& tensor = inspection.tensors[next++];
+      const auto kind = format::element_of(info.dtype);
+      if (!kind) continue;
+      auto stats = TensorStats(file, info, *kind, options.max_memory).run(stream, benches, progress);
+      if (!stats.ok()) return stats.status();
+      tensor.stats = std::move(stats).value();
+    }
+  return inspection;
+}
+
+namespace {
+
+io::Json tensor_json(const InspectedTensor& tensor) {
+  io::Json entry = {
+      {"name", tensor.info.name},         {"dtype", io::name(tensor.info.dtype)}, {"shape", tensor.info.shape},
+      {"bytes", tensor.info.bytes()},     {"shard", io::json_name(tensor.shard)}, {"role", name(tensor.judgement.role)},
+      {"reason", tensor.judgement.reason}};
+  if (tensor.stats)
+    entry["stats"] = {{"min", io::json_number(tensor.stats->min)},
+                      {"max", io::json_number(tensor.stats->max)},
+                      {"rms", io::json_number(tensor.stats->rms)},
+                      {"nan", tensor.stats->nan},
+                      {"infinite", tensor.stats->infinite},
+                      {"zeros", tensor.stats->zeros},
+                      {"outlier_channels", tensor.stats->outlier_channels}};
+  return entry;
+}
+
+}  // namespace
+
+void write_json(const Inspection& inspection, const std::function<void(std::string_view)>& write) {
+  io::Json metadata = io::Json::object();
+  for (const auto& [shard, entries] : inspection.metadata) metadata[io::json_name(shard).get<std::string>()] = entries;
+  io::Json json = {{"path", io::json_name(inspection.path.string())}, {"bytes", inspection.bytes}};
+  if (!inspection.model_type.empty()) json["model_type"] = inspection.model_type;
+  if (!inspection.scheme.empty()) json["scheme"] = inspection.scheme;
+  json["metadata"] = std::move(metadata);
+  const std::string head = json.dump(2);
+  write(std::string_view(head).substr(0, head.size() - 2));  // all but the end of the object
+  write(",\n  \"tensors\": [");
+  std::string_view separator = "\n    ";
+  for (const InspectedTensor& tensor : inspection.tensors) {
+    write(separator);
+    write(tensor_json(tensor).dump());
+    separator = ",\n    ";
+  }
+  write(inspection.tensors.empty() ? "]\n}\n" : "\n  ]\n}\n");
+}
+
+}  // namespace kvant::measure

@@ -1,0 +1,313 @@
+#include "measure/verify.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "base/refuse.h"
+#include "format/quantized_layers.h"
+#include "io/atomic_file.h"
+#include "io/checkpoint.h"
+#include "kvant/stream.h"
+#include "model/roles.h"
+#include "quantize/output_folder.h"
+#include "quantize/tiles.h"
+
+namespace kvant::measure {
+namespace {
+
+namespace fs = std::filesystem;
+using io::printable;
+
+constexpr std::string_view kResume = "continue it with `kvant quantize --resume`";
+constexpr std::string_view kLinearClass = "Linear";
+// Beyond it nobody reads on, and a damaged checkpoint can have a million.
+constexpr std::size_t kMostProblems = 1000;
+constexpr std::uint64_t kScalesAtOnce = std::uint64_t{1} << 16;
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+void find_partials(const fs::path& folder, std::vector<std::string>& problems) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    if (it->path().filename().string().ends_with(io::kPartialSuffix)) found.push_back(it->path());
+  std::sort(found.begin(), found.end());
+  for (const fs::path& path : found)
+    problems.push_back(fmt::format("{}: a temporary file of a run that did not finish; {}, or remove the file",
+                                   io::printable_path(path), kResume));
+}
+
+// What a run that was killed leaves behind.
+void check_leftovers(const fs::path& path, std::vector<std::string>& problems) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    const fs::path partial = io::partial_of(path);
+    if (is_there(partial))
+      problems.push_back(fmt::format("{}: a temporary file of a run that did not finish; {}, or remove the file",
+                                     io::printable_path(partial), kResume));
+    return;
+  }
+  find_partials(path, problems);
+  find_partials(path / quantize::kOwnFolder, problems);
+  if (is_there(path / quantize::kOwnFolder / quantize::kManifestName) && !is_there(path / io::kConfigName))
+    problems.push_back(fmt::format("{}: has kvant/manifest.json and no config.json: quantizing did not finish; {}",
+                                   io::printable_path(path), kResume));
+}
+
+void check_index(const io::Checkpoint& checkpoint, std::vector<std::string>& problems) {
+  const io::Json& index = *checkpoint.index();
+  const std::string where = io::printable_path(checkpoint.path() / io::kIndexName);
+  std::uint64_t bytes = 0;
+  bool has_single = false;
+  for (std::size_t i = 0; i < checkpoint.shards().size(); ++i) {
+    has_single = has_single || checkpoint.shard_name(i) == io::kSingleName;
+    for (const io::TensorInfo& tensor : checkpoint.shards()[i].tensors()) bytes += tensor.bytes();
+  }
+  const auto metadata = index.find("metadata");
+  const bool there = metadata != index.end() && metadata->is_object() && metadata->contains("total_size");
+  if (!there)
+    problems.push_back(fmt::format("{}: has no \"metadata\" with \"total_size\", must be {}", where, bytes));
+  else if (const io::Json& total = (*metadata)["total_size"];
+           !total.is_number_unsigned() || total.get<std::uint64_t>() != bytes)
+    problems.push_back(fmt::format("{}: total_size is {}, the tensors have {} bytes", where,
+                                   printable(total.dump(-1, ' ', true)), bytes));
+  if (!has_single && is_there(checkpoint.path() / io::kSingleName))
+    problems.push_back(
+        fmt::format("{}: is beside an index that does not name it, and loaders would read it instead; "
+                    "remove it",
+                    io::printable_path(checkpoint.path() / io::kSingleName)));
+}
+
+// `ignore` or `targets`: exact names, patterns, or the class of the module.
+class ModuleList {
+ public:
+  static std::optional<ModuleList> parse(std::span<const std::string> entries, std::string_view what,
+                                         std::vector<std::string>& problems) {
+    auto patterns = model::Patterns::parse(entries);
+    if (!patterns.ok()) {
+      problems.push_back(fmt::format("{}: {}", what, patterns.status().message()));
+      return std::nullopt;
+    }
+    ModuleList list(std::move(patterns).value());
+    list.all_linears_ = std::find(entries.begin(), entries.end(), kLinearClass) != entries.end();
+    return list;
+  }
+
+  bool has_linear(std::string_view module) const { return all_linears_ || patterns_.match(module) != nullptr; }
+
+ private:
+  explicit ModuleList(model::Patterns patterns) : patterns_(std::move(patterns)) {}
+  model::Patterns patterns_;
+  bool all_linears_ = false;
+};
+
+struct Modules {
+  std::set<std::string, std::less<>> quantized;           // also those whose tensors are not right
+  std::map<std::string, std::string, std::less<>> plain;  // Linears that are not quantized, with their shards
+};
+
+bool is_linear(model::Role role) {
+  return role == model::Role::linear || role == model::Role::lm_head || role == model::Role::router;
+}
+
+bool says_quantized(const io::TensorInfo& info) {
+  return info.name.ends_with(".weight_packed") || (info.dtype == io::DType::i8 && !model::module_of(info.name).empty());
+}
+
+Modules find_modules(const io::Checkpoint& checkpoint) {
+  Modules modules;
+  const std::string model_type = format::model_type_of(checkpoint);
+  for (const auto& [name, place] : checkpoint.tensors()) {
+    const io::TensorInfo& info = checkpoint.shards()[place.shard].tensors()[place.tensor];
+    if (says_quantized(info)) {
+      modules.quantized.emplace(name.substr(0, name.rfind(".weight")));
+    } else if (is_linear(model::judge(info, model_type).role)) {
+      modules.plain.emplace(model::module_of(name), checkpoint.shard_name(place.shard));
+    }
+  }
+  for (const std::string& module : modules.quantized) modules.plain.erase(module);
+  return modules;
+}
+
+// A Linear is quantized exactly where a loader expects it to be.
+void check_lists(const format::QuantizationConfigText& text, const format::QuantizationConfig& config,
+                 const Modules& modules, std::vector<std::string>& problems) {
+  const auto ignore = ModuleList::parse(config.ignore, text.where + ".ignore", problems);
+  const auto targets = ModuleList::parse(config.targets, text.where + ".targets", problems);
+  if (!ignore || !targets) return;
+  for (const auto& [module, shard] : modules.plain)
+    if (targets->has_linear(module) && !ignore->has_linear(module))
+      problems.push_back(
+          fmt::format("{}: '{}' is a Linear that is not quantized and not in ignore ({}): loaders expect it quantized; "
+                      "add it to ignore",
+                      printable(shard), printable(module), text.where));
+  for (const std::string& module : modules.quantized) {
+    if (ignore->has_linear(module))
+      problems.push_back(
+          fmt::format("{}: ignore names '{}', which is quantized: loaders expect its plain weight; take "
+                      "it out of ignore",
+                      text.where, printable(module)));
+    else if (!targets->has_linear(module))
+      problems.push_back(
+          fmt::format("{}: targets do not name '{}', which is quantized: loaders expect its plain "
+                      "weight; add it to targets",
+                      text.where, printable(module)));
+  }
+}
+
+void check_fused(const Modules& modules, std::vector<std::string>& problems) {
+  std::set<std::string> done;
+  for (const std::string& module : modules.quantized)
+    for (const std::string& sibling : model::fused_siblings(module))
+      if (const auto plain = modules.plain.find(sibling); plain != modules.plain.end() && done.insert(sibling).second)
+        problems.push_back(
+            fmt::format("{}: '{}' is not quantized and '{}' is, but loaders make one layer of them, under one scheme; "
+                        "quantize both or neither",
+                        printable(plain->second), printable(sibling), printable(module)));
+}
+
+// The first scale of a tensor that is not finite and positive.
+Status check_scales(const io::Checkpoint& checkpoint, const io::TensorPlace& place, std::vector<std::string>& problems,
+                    base::Progress& progress) {
+  const io::TensorInfo& info = checkpoint.shards()[place.shard].tensors()[place.tensor];
+  const std::uint64_t count = info.bytes() / (static_cast<std::uint64_t>(io::bits(info.dtype)) / 8);
+  std::vector<std::byte> bytes;
+  std::vector<float> scales(static_cast<std::size_t>(std::min(count, kScalesAtOnce)));
+  std::uint64_t bad = 0, first_bad = 0;
+  float bad_scale = 0;
+  for (std::uint64_t first = 0; first < count; first += kScalesAtOnce) {
+    const auto n = static_cast<std::size_t>(std::min(kScalesAtOnce, count - first));
+    if (Status s = format::read_scales(checkpoint, place, first, std::span(scales).first(n), bytes); !s.ok()) return s;
+    for (std::size_t i = 0; i < n; ++i) {
+      if (scales[i] > 0 && std::isfinite(scales[i])) continue;
+      if (bad++ != 0) continue;
+      first_bad = first + i;
+      bad_scale = scales[i];
+    }
+    progress.advance(n * static_cast<std::uint64_t>(io::bits(info.dtype)) / 8);
+  }
+  if (bad == 0) return {};
+  problems.push_back(fmt::format(
+      "{}: tensor '{}' has {} of {} scales that are not finite and positive, the first is element {}: {}; quantize the "
+      "checkpoint again",
+      printable(checkpoint.shard_name(place.shard)), printable(info.name), bad, count, first_bad, bad_scale));
+  return {};
+}
+
+Status check_all_scales(const io::Checkpoint& checkpoint, const std::vector<format::QuantizedLayer>& layers,
+                        const Stream& stream, Verification& verification, base::Progress& progress) {
+  std::vector<io::TensorPlace> places;
+  std::uint64_t bytes = 0;
+  for (const format::QuantizedLayer& layer : layers) {
+    places.push_back(layer.scales);
+    if (layer.input_scale) places.push_back(*layer.input_scale);
+  }
+  for (const io::TensorPlace& place : places) bytes += checkpoint.shards()[place.shard].tensors()[place.tensor].bytes();
+  progress.begin("reading scales", bytes);
+  std::vector<std::vector<std::string>> problems(places.size());
+  Status done = quantize::for_each_tile(stream, 0, places.size(), [&](std::size_t, std::uint64_t i) {
+    return check_scales(checkpoint, places[i], problems[i], progress);
+  });
+  if (!done.ok()) return done;
+  for (std::vector<std::string>& of_one : problems)
+    for (std::string& sentence : of_one) verification.problems.push_back(std::move(sentence));
+  verification.checks.push_back(fmt::format("scales of {} layers", layers.size()));
+  return {};
+}
+
+// The configuration of a quantized checkpoint, and every tensor that it speaks of.
+Status check_quantized(const io::Checkpoint& checkpoint, const format::QuantizationConfigText& text,
+                       const Stream& stream, Verification& verification, base::Progress& progress) {
+  std::vector<std::string>& problems = verification.problems;
+  for (std::size_t i = 0; i < checkpoint.shards().size(); ++i) {
+    const auto& metadata = checkpoint.shards()[i].metadata();
+    const auto format = metadata.find("format");
+    if (format == metadata.end() || format->second != "pt")
+      problems.push_back(fmt::format("{}: its metadata does not say \"format\": \"pt\", which loaders ask for",
+                                     printable(checkpoint.shard_name(i))));
+  }
+  const auto config = format::parse_quantization_config(text, problems);
+  verification.checks.push_back(config ? fmt::format("quantization_config: {}", format::describe(config->scheme))
+                                       : std::string("quantization_config"));
+  if (!config) return {};
+  const std::vector<format::QuantizedLayer> layers = format::find_quantized_layers(checkpoint, *config, problems);
+  const Modules modules = find_modules(checkpoint);
+  if (modules.quantized.empty())
+    problems.push_back(
+        fmt::format("{}: says {}, but no Linear is quantized", text.where, format::describe(config->scheme)));
+  verification.checks.push_back(fmt::format("shapes and dtypes of {} layers", modules.quantized.size()));
+  if (Status s = check_all_scales(checkpoint, layers, stream, verification, progress); !s.ok()) {
+    if (s.code() == StatusCode::Internal) return s;
+    problems.emplace_back(s.message());
+  }
+  check_lists(text, *config, modules, problems);
+  verification.checks.push_back(
+      fmt::format("ignore list against {} Linears that are not quantized", modules.plain.size()));
+  check_fused(modules, problems);
+  verification.checks.emplace_back("fused layers under one scheme");
+  return {};
+}
+
+void limit(std::vector<std::string>& problems) {
+  if (problems.size() <= kMostProblems) return;
+  const std::size_t more = problems.size() - kMostProblems;
+  problems.resize(kMostProblems);
+  problems.push_back(fmt::format("and {} more", more));
+}
+
+}  // namespace
+
+Result<Verification> verify(const fs::path& path, int threads, base::Progress& progress) {
+  const Stream stream = threads == 0 ? Stream::cpu() : Stream::cpu(threads);
+  if (!stream.status().ok()) return stream.status();
+  Verification verification;
+  std::vector<std::string>& problems = verification.problems;
+  check_leftovers(path, problems);
+  verification.checks.emplace_back("no temporary files");
+  const auto checkpoint = io::Checkpoint::open(path);
+  if (!checkpoint.ok()) {
+    if (checkpoint.status().code() == StatusCode::Internal) return checkpoint.status();
+    problems.emplace_back(checkpoint.status().message());
+    limit(problems);
+    return verification;
+  }
+  verification.checks.push_back(fmt::format("safetensors format of {} {}", checkpoint->shards().size(),
+                                            checkpoint->shards().size() == 1 ? "file" : "shards"));
+  if (checkpoint->index()) {
+    check_index(*checkpoint, problems);
+    verification.checks.push_back(fmt::format("index against {} tensors", checkpoint->tensors().size()));
+  }
+  const auto text = format::find_quantization_config(*checkpoint);
+  if (!text.ok()) {
+    verification.quantized = true;
+    problems.emplace_back(text.status().message());
+  } else if (*text) {
+    verification.quantized = true;
+    if (Status s = check_quantized(*checkpoint, **text, stream, verification, progress); !s.ok()) return s;
+  } else {
+    for (const auto& [name, place] : checkpoint->tensors())
+      if (says_quantized(checkpoint->shards()[place.shard].tensors()[place.tensor])) {
+        problems.push_back(
+            fmt::format("{}: tensor '{}' holds codes, but there is no quantization_config in {}; loaders would take it "
+                        "for a weight",
+                        printable(checkpoint->shard_name(place.shard)), printable(name),
+                        checkpoint->is_folder() ? "config.json" : "the metadata"));
+        break;
+      }
+  }
+  limit(problems);
+  return verification;
+}
+
+}  // namespace kvant::measure

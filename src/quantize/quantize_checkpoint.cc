@@ -1,0 +1,603 @@
+#include "quantize/quantize_checkpoint.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <new>
+#include <span>
+
+#include "base/refuse.h"
+#include "format/activation_stats.h"
+#include "format/layer_outputs.h"
+#include "format/stored_scale.h"
+#include "io/atomic_file.h"
+#include "io/checkpoint.h"
+#include "kvant/stream.h"
+#include "quantize/decide.h"
+#include "quantize/manifest.h"
+#include "quantize/output_folder.h"
+#include "quantize/smoothing_vectors.h"
+#include "quantize/static_activations.h"
+#include "quantize/tensor_stream.h"
+#include "quantize/tiles.h"
+
+namespace kvant::quantize {
+namespace {
+
+namespace fs = std::filesystem;
+using base::invalid_problem;
+
+constexpr std::string_view kSuffix = ".safetensors";
+
+// The program with its libraries: 7 MiB were measured with one thread, and 13 with eight, tiles included.
+constexpr std::uint64_t kProgramMemory = std::uint64_t{16} << 20;
+constexpr std::uint64_t kThreadMemory = std::uint64_t{256} << 10;
+// Small enough for a core's share of the cache, so that a tile is read from memory once; large enough that calls to the
+// system cost nothing beside it.
+constexpr std::uint64_t kTileBytes = std::uint64_t{512} << 10;
+constexpr std::uint64_t kLeastTileBytes = std::uint64_t{64} << 10;
+
+// Weights in other formats, and their indices: a loader that finds them beside the quantized ones could take them.
+bool is_foreign_weight(const std::string& name) {
+  for (const std::string_view suffix : {".bin", ".pt", ".pth", ".ckpt", ".gguf", ".ggml", ".onnx", ".msgpack", ".h5",
+                                        ".bin.index.json", ".safetensors.index.json"})
+    if (name.ends_with(suffix)) return true;
+  return false;
+}
+
+// What the run holds for each tensor: names in several lists, places, the index.
+std::uint64_t metadata_memory(const io::Checkpoint& checkpoint) {
+  std::uint64_t bytes = 0;
+  for (const auto& [name, place] : checkpoint.tensors()) bytes += 1536 + 12 * name.size();
+  return bytes;
+}
+
+// Two vectors of statistics at a time.
+std::uint64_t stats_memory(const CheckpointPlan& plan, const format::Scheme& scheme) {
+  std::uint64_t most = 0;
+  if (scheme.kind == format::SchemeKind::w8a8_static)
+    for (const TensorPlan& tensor : plan.tensors)
+      if (tensor.action == Action::quantize) most = std::max(most, 8 * tensor.shape[1]);
+  return most;
+}
+
+// How few weights share a scale anywhere.
+std::uint64_t least_span(const CheckpointPlan& plan, const format::Scheme& scheme) {
+  std::uint64_t least = 64;
+  for (const TensorPlan& tensor : plan.tensors)
+    if (tensor.action == Action::quantize) least = std::min(least, format::columns_of_a_scale(scheme, tensor.shape[1]));
+  return least;
+}
+
+std::uint64_t smoothing_memory(const io::Checkpoint& checkpoint, const CheckpointPlan& plan, int threads) {
+  std::uint64_t kept = 0, at_once = 0;
+  for (const SmoothedGroup& group : plan.smoothed) {
+    const std::uint64_t channels = checkpoint.find(group.norm + ".weight")->shape[0];
+    kept += 4 * channels;
+    at_once = std::max(at_once, channels * (64 + 8 * static_cast<std::uint64_t>(threads) + 8 * group.readers.size()));
+  }
+  return kept + at_once;
+}
+
+std::uint64_t megabytes_up(std::uint64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; }
+
+// A shard as it will be: its header, and for each tensor of the plan where its outputs go.
+struct ShardLayout {
+  struct Entry {
+    const TensorPlan* plan = nullptr;
+    TensorStream::Places places;
+    std::uint64_t weight_shape = 0, input_scale = 0,
+                  input_zero_point = 0;  // positions in the file, where there are any
+  };
+  std::string header;
+  std::uint64_t file_bytes = 0;
+  std::vector<Entry> entries;
+  std::vector<std::string> names;
+  std::uint64_t tensor_bytes = 0;
+};
+
+}  // namespace
+
+std::string_view name(Action action) {
+  switch (action) {
+    case Action::copy: return "copy";
+    case Action::quantize: return "quantize";
+    case Action::fold_norm: return "fold";
+    case Action::smooth: return "smooth";
+  }
+  return "unknown";
+}
+
+struct CheckpointQuantizer::Impl {
+  Impl(const QuantizeOptions& asked, io::Checkpoint opened)
+      : options(asked),
+        checkpoint(std::move(opened)),
+        stream(asked.threads == 0 ? Stream::cpu() : Stream::cpu(asked.threads)),
+        workers(static_cast<std::size_t>(std::max(stream.threads(), 1))) {}
+
+  QuantizeOptions options;
+  io::Checkpoint checkpoint;
+  std::optional<format::ActivationStats> stats;
+  CheckpointPlan plan;
+  Stream stream;
+  std::uint64_t tile_bytes = kTileBytes;
+  std::vector<std::string> shard_names;
+  std::vector<fs::path> files;  // to be copied
+  SmoothingVectors vectors;
+  std::vector<TileWorker> workers;  // one for each thread
+  QuantizeOutcome outcome;
+
+  bool to_one_file() const { return !checkpoint.is_folder() && options.output.string().ends_with(kSuffix); }
+  fs::path shard_path(std::size_t shard) const {
+    return to_one_file() ? options.output : options.output / shard_names[shard];
+  }
+
+  Status prepare();
+  Status check_names() const;
+  Status find_files();
+  Status budget();
+  Status check_stats() const;
+  std::vector<fs::path> inputs() const;
+  Status check_output_is_not_input() const;
+  Result<OutputFolder::Request> request() const;
+
+  Result<QuantizeOutcome> run(base::Progress& progress);
+  Status check_output() const;
+  Status run_to_file(base::Progress& progress);
+  Status run_to_folder(base::Progress& progress);
+  Status smooth(base::Progress& progress);
+  Result<ShardLayout> lay_out(std::size_t shard) const;
+  Status write_shard(const ShardLayout& layout, std::size_t shard, bool overwrite, base::Progress& progress);
+  Status write_small_tensors(const ShardLayout& layout, io::AtomicFile& file) const;
+  Result<bool> is_whole(const ShardLayout& layout, std::size_t shard) const;
+  Result<bool> is_all_there(std::span<const std::string> names) const;
+  Status copy_file(const fs::path& from);
+  Status write_index(std::span<const ShardLayout> layouts);
+  Status write_config();
+  io::Json quantization() const { return format::quantization_config(options.scheme, plan.ignore); }
+  std::span<const float> vector_of(const TensorPlan& tensor) const {
+    return tensor.smooth_group ? std::span<const float>(vectors[*tensor.smooth_group]) : std::span<const float>();
+  }
+};
+
+Status CheckpointQuantizer::Impl::prepare() {
+  if (!stream.status().ok()) return stream.status();
+  if (options.stats) {
+    auto opened = format::ActivationStats::open(*options.stats);
+    if (!opened.ok()) return opened.status();
+    stats = std::move(opened).value();
+  }
+  if (Status s = check_output_is_not_input(); !s.ok()) return s;
+  auto decided = decide(checkpoint, options, stats ? &*stats : nullptr);
+  if (!decided.ok()) return decided.status();
+  plan = std::move(decided).value();
+  for (std::size_t i = 0; i < checkpoint.shards().size(); ++i)
+    shard_names.push_back(checkpoint.is_folder() ? checkpoint.shard_name(i) : std::string(io::kSingleName));
+  if (Status s = check_names(); !s.ok()) return s;
+  if (Status s = find_files(); !s.ok()) return s;
+  if (Status s = budget(); !s.ok()) return s;
+  return check_stats();
+}
+
+// Looked at here to be refused before anything is written.
+Status CheckpointQuantizer::Impl::check_stats() const {
+  if (!stats) return {};
+  for (const TensorPlan& tensor : plan.tensors) {
+    const std::string_view module = model::module_of(tensor.name);
+    if (tensor.action == Action::quantize && options.scheme.kind == format::SchemeKind::w8a8_static)
+      if (const auto seen =
+              static_activation(*stats, module, tensor.shape[1], {}, options.scheme.asymmetric, ElementKind::f32);
+          !seen.ok())
+        return seen.status();
+    const bool is_reader = tensor.smooth_group && tensor.action != Action::fold_norm;
+    if (is_reader && stats->has_absmax(module))
+      if (const auto seen = stats->absmax(module, tensor.shape[1]); !seen.ok()) return seen.status();
+  }
+  return {};
+}
+
+Status CheckpointQuantizer::Impl::check_names() const {
+  if (checkpoint.is_folder() && options.output.string().ends_with(kSuffix))
+    return invalid_problem("{}: names a file, but the input is a folder: the output will be a folder too",
+                           io::printable_path(options.output));
+  if (to_one_file() && options.smooth)
+    return invalid_problem("{}: smoothing keeps its vectors beside the checkpoint: give a folder as the output",
+                           io::printable_path(options.output));
+  for (std::size_t i = 0; i < checkpoint.shards().size(); ++i) {
+    const auto layout = lay_out(i);
+    if (!layout.ok()) return layout.status();
+  }
+  return {};
+}
+
+Status CheckpointQuantizer::Impl::find_files() {
+  if (to_one_file()) return {};
+  std::string left_out;
+  const auto leave_out = [&](const std::string& name) {
+    left_out += (left_out.empty() ? "" : ", ") + io::printable(name);
+  };
+  for (const fs::path& path : checkpoint.other_files()) {
+    const std::string name = path.filename().string();
+    if (name == kOwnFolder)
+      return invalid_problem("{}: has the name of the folder that kvant makes in its output; rename it",
+                             io::printable_path(path));
+    if (is_foreign_weight(name) || name.ends_with(io::kPartialSuffix)) {
+      leave_out(name);
+      continue;
+    }
+    files.push_back(path);
+    plan.files_copied.push_back(name);
+  }
+  for (const std::string& name : checkpoint.left_out()) leave_out(name);
+  if (!left_out.empty()) plan.warnings.push_back("not copied: " + left_out);
+  return {};
+}
+
+Status CheckpointQuantizer::Impl::budget() {
+  const auto threads = static_cast<std::uint64_t>(stream.threads());
+  const std::uint64_t fixed = kProgramMemory + threads * kThreadMemory + metadata_memory(checkpoint) +
+                              stats_memory(plan, options.scheme) + smoothing_memory(checkpoint, plan, stream.threads());
+  const std::uint64_t span = least_span(plan, options.scheme);
+  const std::uint64_t least = fixed + threads * worker_memory(kLeastTileBytes, span);
+  if (options.max_memory < kLeastMaxMemory)
+    return invalid_problem("--max-memory of {} bytes: must be at least {}M", options.max_memory, kLeastMaxMemory >> 20);
+  if (options.max_memory < least)
+    return invalid_problem("{}: {} tensors on {} threads need {}M of memory, --max-memory allows {}M: raise it{}",
+                           io::printable_path(checkpoint.path()), plan.tensors.size(), threads, megabytes_up(least),
+                           options.max_memory >> 20, threads > 1 ? " or take fewer --threads" : "");
+  tile_bytes = kTileBytes;
+  while (fixed + threads * worker_memory(tile_bytes, span) > options.max_memory) tile_bytes /= 2;
+  plan.expected_memory = fixed + threads * worker_memory(tile_bytes, span);
+  return {};
+}
+
+std::vector<fs::path> CheckpointQuantizer::Impl::inputs() const {
+  std::vector<fs::path> paths;
+  for (const io::SafetensorsFile& shard : checkpoint.shards()) paths.push_back(shard.file().path());
+  for (const fs::path& path : checkpoint.other_files()) paths.push_back(path);
+  if (checkpoint.is_folder())
+    for (const std::string_view name : {io::kConfigName, io::kIndexName}) paths.push_back(checkpoint.path() / name);
+  if (options.stats) paths.push_back(*options.stats);
+  if (options.smooth_groups) paths.emplace_back(*options.smooth_groups);
+  return paths;
+}
+
+Status CheckpointQuantizer::Impl::check_output_is_not_input() const {
+  if (options.output.empty()) return invalid_problem("the output has no name");
+  std::vector<fs::path> all = inputs();
+  all.push_back(options.input);
+  // Its temporary file counts too: a run that goes on removes one that is left over.
+  const fs::path partial = io::partial_of(options.output);
+  for (const fs::path& output : {options.output, partial}) {
+    const auto identity = identity_of(output);
+    if (!identity) continue;
+    for (const fs::path& path : all)
+      if (identity_of(path) == identity)
+        return invalid_problem("{}: the output {} the input {}; choose another name", io::printable_path(output),
+                               output == partial ? "would replace" : "is", io::printable_path(path));
+  }
+  if (!checkpoint.is_folder()) return {};
+  const auto input = identity_of(options.input);
+  std::error_code ignored;
+  for (fs::path above = fs::weakly_canonical(options.output, ignored).parent_path();; above = above.parent_path()) {
+    if (identity_of(above) == input)
+      return invalid_problem("{}: lies in the input {}, which is never changed; choose another folder",
+                             io::printable_path(options.output), io::printable_path(options.input));
+    if (above == above.parent_path()) return {};
+  }
+}
+
+Result<OutputFolder::Request> CheckpointQuantizer::Impl::request() const {
+  OutputFolder::Request request{.path = options.output,
+                                .resume = options.resume,
+                                .force = options.force,
+                                .manifest = {},
+                                .files = shard_names,
+                                .protected_files = inputs()};
+  for (const fs::path& path : files) request.files.push_back(path.filename().string());
+  if (checkpoint.index()) request.files.emplace_back(io::kIndexName);
+  request.files.emplace_back(io::kConfigName);
+  auto manifest = make_manifest(checkpoint, options, request.files);
+  if (!manifest.ok()) return manifest.status();
+  request.manifest = std::move(manifest).value();
+  return request;
+}
+
+// Tensors with wide elements come first, so that every one is aligned to its own width.
+Result<ShardLayout> CheckpointQuantizer::Impl::lay_out(std::size_t shard) const {
+  struct Output {
+    io::TensorInfo info;
+    std::size_t entry;
+    format::OutputKind kind;
+  };
+  ShardLayout made;
+  std::vector<Output> outputs;
+  for (const TensorPlan& tensor : plan.tensors) {
+    if (tensor.shard != shard) continue;
+    if (tensor.action == Action::quantize) {
+      for (format::LayerOutput& output : format::layer_outputs(options.scheme, model::module_of(tensor.name),
+                                                               tensor.dtype, tensor.shape[0], tensor.shape[1]))
+        outputs.push_back({std::move(output.info), made.entries.size(), output.kind});
+    } else {
+      outputs.push_back(
+          {{tensor.name, tensor.dtype, tensor.shape, 0, 0}, made.entries.size(), format::OutputKind::codes});
+    }
+    made.entries.push_back({.plan = &tensor, .places = {}});
+  }
+  std::stable_sort(outputs.begin(), outputs.end(),
+                   [](const Output& a, const Output& b) { return io::bits(a.info.dtype) > io::bits(b.info.dtype); });
+  std::vector<io::TensorInfo> infos;
+  for (const Output& output : outputs) infos.push_back(output.info);
+  std::map<std::string, std::string> metadata = checkpoint.shards()[shard].metadata();
+  metadata["format"] = "pt";  // readers in the Hugging Face world take no other
+  if (to_one_file()) metadata["quantization_config"] = quantization().dump();
+  auto layout = io::lay_out_safetensors(std::move(infos), metadata);
+  if (!layout.ok())
+    return invalid_problem("{}: {}", io::printable_path(checkpoint.shards()[shard].file().path()),
+                           layout.status().message());
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const io::TensorInfo& info = layout->tensors[i];
+    ShardLayout::Entry& entry = made.entries[outputs[i].entry];
+    const std::uint64_t at = layout->header.size() + info.begin;
+    switch (outputs[i].kind) {
+      case format::OutputKind::codes: entry.places.codes = at; break;
+      case format::OutputKind::scales: entry.places.scales = at; break;
+      case format::OutputKind::zero_points: entry.places.zero_points = at; break;
+      case format::OutputKind::weight_shape: entry.weight_shape = at; break;
+      case format::OutputKind::input_scale: entry.input_scale = at; break;
+      case format::OutputKind::input_zero_point: entry.input_zero_point = at; break;
+    }
+    made.names.push_back(info.name);
+    made.tensor_bytes += info.bytes();
+  }
+  made.header = std::move(layout->header);
+  made.file_bytes = layout->file_bytes;
+  return made;
+}
+
+Status CheckpointQuantizer::Impl::write_small_tensors(const ShardLayout& layout, io::AtomicFile& file) const {
+  for (const ShardLayout::Entry& entry : layout.entries) {
+    const TensorPlan& tensor = *entry.plan;
+    if (tensor.action != Action::quantize) continue;
+    if (entry.weight_shape != 0) {
+      const std::uint64_t shape[2] = {tensor.shape[0], tensor.shape[1]};
+      if (Status s = file.write_at(entry.weight_shape, std::as_bytes(std::span(shape))); !s.ok()) return s;
+    }
+    if (entry.input_scale == 0) continue;
+    const ElementKind scale = *format::element_of(format::scale_dtype(options.scheme, tensor.dtype));
+    const auto activation = static_activation(*stats, model::module_of(tensor.name), tensor.shape[1], vector_of(tensor),
+                                              options.scheme.asymmetric, scale);
+    if (!activation.ok()) return activation.status();
+    std::byte bytes[4];
+    format::store(activation->scale, scale, bytes);
+    if (Status s = file.write_at(entry.input_scale, {bytes, static_cast<std::size_t>(row_bytes(scale, 1))}); !s.ok())
+      return s;
+    if (entry.input_zero_point == 0) continue;
+    const auto zero_point = static_cast<std::byte>(activation->zero_point);
+    if (Status s = file.write_at(entry.input_zero_point, {&zero_point, 1}); !s.ok()) return s;
+  }
+  return {};
+}
+
+Status CheckpointQuantizer::Impl::write_shard(const ShardLayout& layout, std::size_t shard, bool overwrite,
+                                              base::Progress& progress) {
+  auto file = io::AtomicFile::create(shard_path(shard), options.resume || options.force);
+  if (!file.ok()) return file.status();
+  if (Status s = file->write_at(0, std::as_bytes(std::span(layout.header))); !s.ok()) return s;
+  if (Status s = write_small_tensors(layout, *file); !s.ok()) return s;
+  std::vector<TensorStream> tensors;
+  std::vector<std::uint64_t> begins;  // of each tensor, in tiles of the shard
+  std::uint64_t tiles = 0;
+  for (const ShardLayout::Entry& entry : layout.entries) {
+    tensors.emplace_back(checkpoint, *entry.plan, options.scheme, vector_of(*entry.plan), entry.places, tile_bytes);
+    begins.push_back(tiles);
+    tiles += tensors.back().tiles();
+  }
+  const auto run_tile = [&](std::size_t worker, std::uint64_t tile) -> Status {
+    const auto tensor =
+        static_cast<std::size_t>(std::upper_bound(begins.begin(), begins.end(), tile) - begins.begin()) - 1;
+    const std::uint64_t of_tensor = tile - begins[tensor];
+    if (Status s = tensors[tensor].run(of_tensor, workers[worker], *file); !s.ok()) return s;
+    progress.advance(tensors[tensor].bytes_of(of_tensor));
+    return {};
+  };
+  if (Status s = for_each_tile(stream, 0, tiles, run_tile); !s.ok()) return s;
+  if (Status s = checkpoint.shards()[shard].file().check_unchanged(); !s.ok()) return s;
+  if (Status s = file->commit(overwrite); !s.ok()) return s;
+  ++outcome.shards_written;
+  outcome.bytes_written += layout.file_bytes;
+  for (const ShardLayout::Entry& entry : layout.entries) outcome.bytes_read += entry.plan->bytes_before;
+  return {};
+}
+
+// Is the shard there as this run would write it? Its name is final, so its data were on the disk before it.
+Result<bool> CheckpointQuantizer::Impl::is_whole(const ShardLayout& layout, std::size_t shard) const {
+  std::error_code error;
+  if (!fs::exists(shard_path(shard), error)) return false;
+  const auto file = io::InputFile::open(shard_path(shard));
+  if (!file.ok()) return file.status();
+  if (file->size() != layout.file_bytes) return false;
+  std::string header(layout.header.size(), '\0');
+  if (Status s = file->read(0, std::as_writable_bytes(std::span(header))); !s.ok()) return s;
+  return header == layout.header;
+}
+
+// Has nothing been taken away from a run that had finished?
+Result<bool> CheckpointQuantizer::Impl::is_all_there(std::span<const std::string> names) const {
+  std::error_code error;
+  for (const std::string& name : names)
+    if (!fs::exists(options.output / name, error)) return false;
+  for (std::size_t i = 0; i < shard_names.size(); ++i) {
+    const auto layout = lay_out(i);
+    if (!layout.ok()) return layout.status();
+    auto whole = is_whole(*layout, i);
+    if (!whole.ok() || !*whole) return whole;
+  }
+  return true;
+}
+
+Status CheckpointQuantizer::Impl::smooth(base::Progress& progress) {
+  auto made = make_smoothing_vectors(checkpoint, plan, *stats, stream, tile_bytes, progress);
+  if (!made.ok()) return made.status();
+  vectors = std::move(made).value();
+  return {};
+}
+
+Status CheckpointQuantizer::Impl::check_output() const {
+  if (!to_one_file()) {
+    const auto wanted = request();
+    return wanted.ok() ? OutputFolder::look(*wanted).status() : wanted.status();
+  }
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(options.output, error)) && !options.force)
+    return invalid_problem("{}: exists already; choose another name, or --force to replace it",
+                           io::printable_path(options.output));
+  const fs::path partial = io::partial_of(options.output);
+  if (fs::exists(fs::symlink_status(partial, error)) && !options.force && !options.resume)
+    return invalid_problem("{}: a run is writing it or was killed; --resume or --force replaces it",
+                           io::printable_path(partial));
+  return {};
+}
+
+Status CheckpointQuantizer::Impl::run_to_file(base::Progress& progress) {
+  if (Status s = check_output(); !s.ok()) return s;
+  const auto layout = lay_out(0);
+  if (!layout.ok()) return layout.status();
+  progress.begin("quantizing", plan.bytes_before);
+  return write_shard(*layout, 0, options.force, progress);
+}
+
+Status CheckpointQuantizer::Impl::run_to_folder(base::Progress& progress) {
+  const auto wanted = request();
+  if (!wanted.ok()) return wanted.status();
+  auto state = OutputFolder::look(*wanted);
+  if (!state.ok()) return state.status();
+  if (*state == OutputFolder::State::finished) {
+    const auto whole = is_all_there(wanted->files);
+    if (!whole.ok()) return whole.status();
+    if (*whole) {
+      outcome.shards_kept = shard_names.size();
+      return {};
+    }
+  }
+  // Before the folder is made: a fold that overflows must not leave one.
+  if (options.smooth && *state == OutputFolder::State::fresh)
+    if (Status s = smooth(progress); !s.ok()) return s;
+  const auto folder = OutputFolder::open(*wanted);
+  if (!folder.ok()) return folder.status();
+  if (options.smooth) {
+    const fs::path path = folder->own(kSmoothingName);
+    std::error_code error;
+    if (folder->state() == OutputFolder::State::unfinished && fs::exists(path, error)) {
+      auto read = read_smoothing_vectors(path, checkpoint, plan);
+      if (!read.ok()) return read.status();
+      vectors = std::move(read).value();
+    } else {
+      if (vectors.empty())
+        if (Status s = smooth(progress); !s.ok()) return s;
+      if (Status s = write_smoothing_vectors(path, plan, vectors); !s.ok()) return s;
+    }
+  }
+  std::vector<ShardLayout> layouts;
+  std::vector<bool> whole;
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < shard_names.size(); ++i) {
+    auto layout = lay_out(i);
+    if (!layout.ok()) return layout.status();
+    bool is_there = false;
+    if (folder->state() == OutputFolder::State::unfinished) {
+      const auto found = is_whole(*layout, i);
+      if (!found.ok()) return found.status();
+      is_there = *found;
+    }
+    if (is_there)
+      ++outcome.shards_kept;
+    else
+      for (const ShardLayout::Entry& entry : layout->entries) bytes += entry.plan->bytes_before;
+    whole.push_back(is_there);
+    layouts.push_back(std::move(layout).value());
+  }
+  progress.begin("quantizing", bytes);
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    if (whole[i]) continue;
+    if (Status s = write_shard(layouts[i], i, options.resume || options.force, progress); !s.ok()) return s;
+    progress.note(fmt::format("wrote {}", io::printable_path(shard_path(i))));
+  }
+  for (const fs::path& path : files)
+    if (Status s = copy_file(path); !s.ok()) return s;
+  if (checkpoint.index())
+    if (Status s = write_index(layouts); !s.ok()) return s;
+  return write_config();
+}
+
+Status CheckpointQuantizer::Impl::copy_file(const fs::path& from) {
+  const auto input = io::InputFile::open(from);
+  if (!input.ok()) return input.status();
+  auto output = io::AtomicFile::create(options.output / from.filename(), options.resume || options.force);
+  if (!output.ok()) return output.status();
+  std::vector<std::byte>& buffer = workers.front().weights;
+  for (std::uint64_t at = 0; at < input->size(); at += tile_bytes) {
+    buffer.resize(std::min(tile_bytes, input->size() - at));
+    if (Status s = input->read(at, buffer); !s.ok()) return s;
+    if (Status s = output->write(buffer); !s.ok()) return s;
+  }
+  outcome.bytes_written += input->size();
+  return output->commit(options.resume || options.force);
+}
+
+Status CheckpointQuantizer::Impl::write_index(std::span<const ShardLayout> layouts) {
+  io::Json index = *checkpoint.index();
+  std::uint64_t total = 0;
+  std::map<std::string, std::string> map;
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    total += layouts[i].tensor_bytes;
+    for (const std::string& tensor : layouts[i].names) map.emplace(tensor, shard_names[i]);
+  }
+  if (!index.contains("metadata") || !index["metadata"].is_object()) index["metadata"] = io::Json::object();
+  index["metadata"]["total_size"] = total;
+  // Straight into the vector behind the object: operator[] looks through all keys, each time.
+  auto& members = (index["weight_map"] = io::Json::object()).get_ref<io::Json::object_t&>();
+  for (const auto& [tensor, shard] : map) members.Container::emplace_back(tensor, shard);
+  return io::write_file(options.output / io::kIndexName, index.dump(2) + "\n", options.resume || options.force);
+}
+
+Status CheckpointQuantizer::Impl::write_config() {
+  io::Json config = checkpoint.config() ? *checkpoint.config() : io::Json::object();
+  config["quantization_config"] = quantization();
+  return io::write_file(options.output / io::kConfigName, config.dump(2) + "\n", options.resume || options.force);
+}
+
+Result<QuantizeOutcome> CheckpointQuantizer::Impl::run(base::Progress& progress) {
+  const auto begin = std::chrono::steady_clock::now();
+  outcome = {};
+  if (Status s = to_one_file() ? run_to_file(progress) : run_to_folder(progress); !s.ok()) return s;
+  for (const TileWorker& worker : workers) outcome.non_finite += worker.non_finite;
+  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return outcome;
+}
+
+Result<CheckpointQuantizer> CheckpointQuantizer::plan(const QuantizeOptions& options) {
+  auto checkpoint = io::Checkpoint::open(options.input);
+  if (!checkpoint.ok()) return checkpoint.status();
+  // Names alone can take too much; the rest is counted when there is a plan.
+  if (const std::uint64_t least = kProgramMemory + metadata_memory(*checkpoint);
+      least > options.max_memory && options.max_memory >= kLeastMaxMemory)
+    return invalid_problem("{}: the names of {} tensors need {}M of memory, --max-memory allows {}M: raise it",
+                           io::printable_path(options.input), checkpoint->tensors().size(), megabytes_up(least),
+                           options.max_memory >> 20);
+  auto impl = std::make_unique<Impl>(options, std::move(checkpoint).value());
+  if (Status s = impl->prepare(); !s.ok()) return s;
+  return CheckpointQuantizer(std::move(impl));
+}
+
+const CheckpointPlan& CheckpointQuantizer::what() const { return impl_->plan; }
+Status CheckpointQuantizer::check_output() const { return impl_->check_output(); }
+Result<QuantizeOutcome> CheckpointQuantizer::run(base::Progress& progress) { return impl_->run(progress); }
+
+CheckpointQuantizer::CheckpointQuantizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CheckpointQuantizer::CheckpointQuantizer(CheckpointQuantizer&&) noexcept = default;
+CheckpointQuantizer& CheckpointQuantizer::operator=(CheckpointQuantizer&&) noexcept = default;
+CheckpointQuantizer::~CheckpointQuantizer() = default;
+
+}  // namespace kvant::quantize

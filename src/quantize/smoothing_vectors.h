@@ -1,0 +1,40 @@
+// The vectors s of SmoothQuant for a whole checkpoint: made from the columns of the weights, folded into norms, kept
+// beside the output.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/progress.h"
+#include "format/activation_stats.h"
+#include "io/checkpoint.h"
+#include "kvant/status.h"
+#include "kvant/stream.h"
+#include "quantize/quantize_checkpoint.h"
+
+namespace kvant::quantize {
+
+using SmoothingVectors = std::vector<std::vector<float>>;  // one for each of CheckpointPlan::smoothed
+
+// Reads every reader of every group once, in tiles of up to `tile_bytes` for each thread. max|X_j| is the largest that
+// the statistics have for any of a group's readers: they read the same, and an expert sees only some tokens. Refuses a
+// fold in which a finite number of a norm or of a weight would overflow its type, naming it.
+Result<SmoothingVectors> make_smoothing_vectors(const io::Checkpoint& checkpoint, const CheckpointPlan& plan,
+                                                const format::ActivationStats& stats, const Stream& stream,
+                                                std::uint64_t tile_bytes, base::Progress& progress);
+
+// Divides a norm's weight or bias (its bytes, of `dtype`) by s in place.
+Status fold_norm(std::span<const float> s, io::DType dtype, std::span<std::byte> norm);
+
+// A safetensors file: for each smoothed norm a tensor of its name, F32; the metadata leads from linears to norms.
+Status write_smoothing_vectors(const std::filesystem::path& path, const CheckpointPlan& plan,
+                               const SmoothingVectors& vectors);
+// Refuses a file that is not of this plan and checkpoint.
+Result<SmoothingVectors> read_smoothing_vectors(const std::filesystem::path& path, const io::Checkpoint& checkpoint,
+                                                const CheckpointPlan& plan);
+
+}  // namespace kvant::quantize

@@ -1,0 +1,179 @@
+#include "quantize/tensor_stream.h"
+
+#include <algorithm>
+
+#include "format/layer_outputs.h"
+#include "format/stored_scale.h"
+#include "quantize/smoothing_vectors.h"
+
+namespace kvant::quantize {
+namespace {
+
+constexpr std::uint64_t kNibbles = 8;  // in a packed word
+
+bool is_matrix(Action action) { return action == Action::quantize || action == Action::smooth; }
+
+}  // namespace
+
+std::uint64_t worker_memory(std::uint64_t tile_bytes, std::uint64_t span) {
+  // Weights, codes (half as large at most), and what goes with a scale; weights have two bytes at least.
+  return tile_bytes + tile_bytes / 2 + WeightTile::memory(tile_bytes / 2 / span);
+}
+
+TensorStream::TensorStream(const io::Checkpoint& checkpoint, const TensorPlan& plan, const format::Scheme& scheme,
+                           std::span<const float> s, const Places& places, std::uint64_t tile_bytes)
+    : checkpoint_(checkpoint),
+      plan_(plan),
+      place_(checkpoint.tensors().find(plan.name)->second),
+      s_(s),
+      places_(places),
+      tile_bytes_(tile_bytes) {
+  if (is_matrix(plan.action)) {
+    form_ = format::weight_form(scheme, plan.dtype);
+    const std::uint64_t rows = plan.shape[0], columns = plan.shape[1];
+    if (plan.action == Action::quantize) span_ = format::columns_of_a_scale(scheme, columns);
+    const bool packs_rows = plan.action == Action::quantize && form_.asymmetric;
+    bands_ = make_bands(rows, columns, static_cast<std::uint64_t>(row_bytes(form_.weight, 1)), span_,
+                        packs_rows ? kNibbles : 1, tile_bytes);
+    tiles_ = bands_.bands;
+  } else if (plan.action == Action::fold_norm) {
+    tiles_ = 1;
+  } else {
+    tiles_ = (plan.bytes_before + tile_bytes - 1) / tile_bytes;
+  }
+}
+
+std::uint64_t TensorStream::bytes_of(std::uint64_t tile) const {
+  if (is_matrix(plan_.action)) return bands_.rows_of(tile) * bands_.columns * bands_.width;
+  if (plan_.action == Action::fold_norm) return plan_.bytes_before;
+  return std::min(tile_bytes_, plan_.bytes_before - tile * tile_bytes_);
+}
+
+Status TensorStream::run(std::uint64_t tile, TileWorker& worker, io::AtomicFile& file) const {
+  switch (plan_.action) {
+    case Action::copy: return copy(tile, worker, file);
+    case Action::fold_norm: return fold(worker, file);
+    case Action::smooth: return smooth_band(tile, worker, file);
+    case Action::quantize:
+      return bands_.splits_spans ? quantize_spans(tile, worker, file) : quantize_band(tile, worker, file);
+  }
+  return {};
+}
+
+Status TensorStream::copy(std::uint64_t tile, TileWorker& worker, io::AtomicFile& file) const {
+  worker.weights.resize(bytes_of(tile));
+  if (Status s = checkpoint_.read(place_, tile * tile_bytes_, worker.weights); !s.ok()) return s;
+  return file.write_at(places_.codes + tile * tile_bytes_, worker.weights);
+}
+
+Status TensorStream::fold(TileWorker& worker, io::AtomicFile& file) const {
+  worker.weights.resize(plan_.bytes_before);
+  if (Status s = checkpoint_.read(place_, 0, worker.weights); !s.ok()) return s;
+  if (Status s = fold_norm(s_, plan_.dtype, worker.weights); !s.ok()) return s;
+  return file.write_at(places_.codes, worker.weights);
+}
+
+Status TensorStream::load(const TilePlace& tile, TileWorker& worker) const {
+  if (Status s = read_tile(checkpoint_, place_, bands_, tile, worker.weights); !s.ok()) return s;
+  if (s_.empty()) return {};
+  return worker.tile.smooth(worker.weights, form_.weight, s_.subspan(tile.column, tile.columns));
+}
+
+Status TensorStream::smooth_band(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const {
+  for (std::uint64_t column = 0; column < bands_.columns; column += bands_.columns_per_piece) {
+    const TilePlace tile = bands_.place(band, column);
+    if (Status s = load(tile, worker); !s.ok()) return s;
+    if (Status s = write_matrix(tile, places_.codes, bands_.columns, tile.column, tile.columns, 8 * bands_.width,
+                                worker.weights, file);
+        !s.ok())
+      return s;
+  }
+  return {};
+}
+
+Status TensorStream::quantize_band(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const {
+  for (std::uint64_t column = 0; column < bands_.columns; column += bands_.columns_per_piece) {
+    const TilePlace tile = bands_.place(band, column);
+    const auto segments = static_cast<std::int64_t>(tile.rows * tile.columns / span_);
+    if (Status s = load(tile, worker); !s.ok()) return s;
+    worker.non_finite += count_non_finite(worker.weights, form_.weight);
+    if (Status s = worker.tile.ranges(worker.weights, form_, segments, false); !s.ok()) return s;
+    worker.tile.make_scales(form_, segments);
+    if (Status s = write_codes(tile, segments, worker, file); !s.ok()) return s;
+    if (Status s = write_scales(tile, worker, file); !s.ok()) return s;
+  }
+  return {};
+}
+
+// A scale covers more than a tile: once over it for the range, and again for the codes.
+Status TensorStream::quantize_spans(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const {
+  for (std::uint64_t begin = 0; begin < bands_.columns; begin += span_) {
+    TilePlace tile = bands_.place(band, begin);
+    const auto segments = static_cast<std::int64_t>(tile.rows);
+    const auto over_pieces = [&](const auto& each) -> Status {
+      for (tile.column = begin; tile.column < begin + span_; tile.column += tile.columns) {
+        tile.columns = std::min(bands_.columns_per_piece, begin + span_ - tile.column);
+        if (Status s = load(tile, worker); !s.ok()) return s;
+        if (Status s = each(); !s.ok()) return s;
+      }
+      return {};
+    };
+    Status s = over_pieces([&] {
+      worker.non_finite += count_non_finite(worker.weights, form_.weight);
+      return worker.tile.ranges(worker.weights, form_, segments, tile.column != begin);
+    });
+    if (!s.ok()) return s;
+    worker.tile.make_scales(form_, segments);
+    s = over_pieces([&] { return write_codes(tile, segments, worker, file); });
+    if (!s.ok()) return s;
+    tile.column = begin;
+    tile.columns = span_;
+    if (s = write_scales(tile, worker, file); !s.ok()) return s;
+  }
+  return {};
+}
+
+Status TensorStream::write_codes(const TilePlace& tile, std::int64_t segments, TileWorker& worker,
+                                 io::AtomicFile& file) const {
+  const auto bits = static_cast<std::uint64_t>(form_.bits);
+  worker.codes.resize(tile.rows * tile.columns * bits / 8);
+  if (Status s = worker.tile.codes(worker.weights, form_, segments, worker.codes); !s.ok()) return s;
+  return write_matrix(tile, places_.codes, bands_.columns, tile.column, tile.columns, bits, worker.codes, file);
+}
+
+Status TensorStream::write_scales(const TilePlace& tile, TileWorker& worker, io::AtomicFile& file) const {
+  const std::uint64_t per_row = bands_.columns / span_, first = tile.column / span_, count = tile.columns / span_;
+  if (Status s =
+          write_matrix(tile, places_.scales, per_row, first, count,
+                       static_cast<std::uint64_t>(bits_per_element(form_.scale)), worker.tile.stored_scales(), file);
+      !s.ok() || !form_.asymmetric)
+    return s;
+  // Eight rows to a word, the first in the lowest bits; what lies behind the last row is 0.
+  TilePlace packed = tile;
+  packed.row = tile.row / kNibbles;
+  packed.rows = (tile.rows + kNibbles - 1) / kNibbles;
+  worker.words.assign(packed.rows * count, 0);
+  const std::span<const std::int32_t> zero_points = worker.tile.zero_points();
+  for (std::uint64_t r = 0; r < tile.rows; ++r)
+    for (std::uint64_t g = 0; g < count; ++g) {
+      const auto u = static_cast<std::uint32_t>(zero_points[r * count + g] + 8);
+      worker.words[r / kNibbles * count + g] |= u << (4 * (r % kNibbles));
+    }
+  return write_matrix(packed, places_.zero_points, per_row, first, count, 32, std::as_bytes(std::span(worker.words)),
+                      file);
+}
+
+// Elements [first, first + count) of the tile's rows, in a matrix of `columns` that begins at byte `at`.
+Status TensorStream::write_matrix(const TilePlace& tile, std::uint64_t at, std::uint64_t columns, std::uint64_t first,
+                                  std::uint64_t count, std::uint64_t bits, std::span<const std::byte> bytes,
+                                  io::AtomicFile& file) const {
+  if (count == columns) return file.write_at(at + tile.row * columns * bits / 8, bytes);
+  const std::uint64_t row_bytes = count * bits / 8;
+  for (std::uint64_t r = 0; r < tile.rows; ++r) {
+    const std::uint64_t to = at + ((tile.row + r) * columns + first) * bits / 8;
+    if (Status s = file.write_at(to, bytes.subspan(r * row_bytes, row_bytes)); !s.ok()) return s;
+  }
+  return {};
+}
+
+}  // namespace kvant::quantize

@@ -1,0 +1,74 @@
+// One tensor of a checkpoint on its way through memory, tile by tile: read, smoothed, quantized, written to its places
+// in the new shard. Tiles are independent of each other; threads take them in any order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "io/atomic_file.h"
+#include "io/checkpoint.h"
+#include "kvant/status.h"
+#include "kvant/stream.h"
+#include "quantize/bands.h"
+#include "quantize/quantize_checkpoint.h"
+#include "quantize/weight_tile.h"
+
+namespace kvant::quantize {
+
+// What one thread needs.
+struct TileWorker {
+  WeightTile tile{Stream::cpu(1)};
+  std::vector<std::byte> weights;
+  std::vector<std::byte> codes;
+  std::vector<std::uint32_t> words;  // packed zero points
+  std::uint64_t non_finite = 0;
+};
+
+// Bytes that a worker takes for tiles of `tile_bytes` of weights, of which `span` at least share a scale.
+std::uint64_t worker_memory(std::uint64_t tile_bytes, std::uint64_t span);
+
+class TensorStream {
+ public:
+  // Positions in the new file. A tensor that is not quantized has `codes` only.
+  struct Places {
+    std::uint64_t codes = 0;
+    std::uint64_t scales = 0;
+    std::uint64_t zero_points = 0;
+  };
+  // `s` is empty, or the smoothing of the tensor's columns (of its elements for a norm).
+  TensorStream(const io::Checkpoint& checkpoint, const TensorPlan& plan, const format::Scheme& scheme,
+               std::span<const float> s, const Places& places, std::uint64_t tile_bytes);
+
+  std::uint64_t tiles() const { return tiles_; }
+  // Bytes that the tile reads of the input (twice, where a scale spans more than a tile).
+  std::uint64_t bytes_of(std::uint64_t tile) const;
+  Status run(std::uint64_t tile, TileWorker& worker, io::AtomicFile& file) const;
+
+ private:
+  Status copy(std::uint64_t tile, TileWorker& worker, io::AtomicFile& file) const;
+  Status fold(TileWorker& worker, io::AtomicFile& file) const;
+  Status smooth_band(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const;
+  Status quantize_band(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const;
+  Status quantize_spans(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const;
+  Status load(const TilePlace& tile, TileWorker& worker) const;
+  Status write_codes(const TilePlace& tile, std::int64_t segments, TileWorker& worker, io::AtomicFile& file) const;
+  Status write_scales(const TilePlace& tile, TileWorker& worker, io::AtomicFile& file) const;
+  Status write_matrix(const TilePlace& tile, std::uint64_t at, std::uint64_t columns, std::uint64_t first,
+                      std::uint64_t count, std::uint64_t bits, std::span<const std::byte> bytes,
+                      io::AtomicFile& file) const;
+
+  const io::Checkpoint& checkpoint_;
+  const TensorPlan& plan_;
+  io::TensorPlace place_;
+  std::span<const float> s_;
+  Places places_;
+  std::uint64_t tile_bytes_;
+  WeightForm form_;
+  std::uint64_t span_ = 1;  // columns of a scale
+  Bands bands_;
+  std::uint64_t tiles_ = 0;
+};
+
+}  // namespace kvant::quantize

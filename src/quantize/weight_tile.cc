@@ -1,0 +1,168 @@
+#include "quantize/weight_tile.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/float_environment.h"
+#include "format/stored_scale.h"
+#include "kvant/elementwise.h"
+#include "kvant/range.h"
+
+namespace kvant::quantize {
+namespace {
+
+constexpr std::int32_t kShift = 8;  // of a four-bit code as it is stored
+
+std::int64_t elements_in(std::size_t bytes, ElementKind kind) {
+  return static_cast<std::int64_t>(bytes) / (bits_per_element(kind) / 8);
+}
+
+Shape tile_shape(std::size_t bytes, ElementKind kind, std::int64_t segments) {
+  return {segments, segments == 0 ? 0 : elements_in(bytes, kind) / segments};
+}
+
+double get(const std::vector<std::byte>& from, bool wide, std::size_t i) {
+  if (wide) {
+    double value;
+    std::memcpy(&value, from.data() + 8 * i, sizeof value);
+    return value;
+  }
+  float value;
+  std::memcpy(&value, from.data() + 4 * i, sizeof value);
+  return static_cast<double>(value);
+}
+
+void put(float value, std::vector<std::byte>& to, bool wide, std::size_t i) {
+  if (wide) {
+    const auto as_double = static_cast<double>(value);
+    std::memcpy(to.data() + 8 * i, &as_double, sizeof as_double);
+  } else {
+    std::memcpy(to.data() + 4 * i, &value, sizeof value);
+  }
+}
+
+}  // namespace
+
+Status WeightTile::smooth(std::span<std::byte> weights, ElementKind weight, std::span<const float> s) {
+  const auto columns = static_cast<std::int64_t>(s.size());
+  const Shape shape = {columns == 0 ? 0 : elements_in(weights.size(), weight) / columns, columns};
+  // The backward pass of dequantization is the product that is wanted: one multiplication, one rounding.
+  const auto plan = ElementwisePlan::select(stream_, {.op = QuantizeKind::dequantize_backward,
+                                                      .shape = shape,
+                                                      .granularity = PerChannel{1},
+                                                      .input = ElementKind::s8,
+                                                      .output = weight});
+  if (!plan.ok()) return plan.status();
+  AnyRef factors{s.data(), ElementKind::f32, {columns}, 0};
+  if (weight == ElementKind::f64) {
+    s_.assign(s.begin(), s.end());
+    factors = {s_.data(), ElementKind::f64, {columns}, 0};
+  }
+  ElementwiseArgs args;
+  args.grad_output = {weights.data(), weight, shape, 0};
+  args.output = {weights.data(), weight, shape, 0};
+  args.scale = AnyParameter(factors);
+  return plan->run(stream_, {}, args);
+}
+
+Status WeightTile::ranges(std::span<const std::byte> weights, const WeightForm& form, std::int64_t segments,
+                          bool accumulate) {
+  const Shape shape = tile_shape(weights.size(), form.weight, segments);
+  const ElementKind compute = scale_kind(form.weight);
+  const auto plan = AnyRangePlan::select(
+      stream_, {.shape = shape, .scope = PerToken{}, .accumulate = accumulate, .input = form.weight});
+  if (!plan.ok()) return plan.status();
+  workspace_.resize(plan->workspace_size());
+  const auto bytes = static_cast<std::size_t>(row_bytes(compute, segments));
+  high_.resize(bytes);
+  AnyRangeArgs args;
+  args.input = {weights.data(), form.weight, shape, 0};
+  if (form.asymmetric) {
+    low_.resize(bytes);
+    args.min_out = {low_.data(), compute, {segments}, 0};
+    args.max_out = {high_.data(), compute, {segments}, 0};
+  } else {
+    args.max_abs_out = {high_.data(), compute, {segments}, 0};
+  }
+  return plan->run(stream_, {workspace_.data(), workspace_.size()}, args);
+}
+
+void WeightTile::make_scales(const WeightForm& form, std::int64_t segments) {
+  const base::DefaultFloatEnvironment environment;
+  const auto count = static_cast<std::size_t>(segments);
+  const bool wide = form.weight == ElementKind::f64;
+  const CodeRange range = code_range(form.bits == 4 ? ElementKind::s4 : ElementKind::s8);
+  const auto stored_width = static_cast<std::size_t>(row_bytes(form.scale, 1));
+  scales_.resize(count * (wide ? 8 : 4));
+  stored_scales_.resize(count * stored_width);
+  zero_points_.resize(form.asymmetric ? count : 0);
+  shifted_.resize(zero_points_.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    format::ScaleAndZero made;
+    if (form.asymmetric) {
+      // A segment without finite weights has an empty range, which asymmetric_scale takes for zeros.
+      made = format::asymmetric_scale(std::min(get(low_, wide, i), 0.0), std::max(get(high_, wide, i), 0.0), range.min,
+                                      range.max, form.scale, wide);
+      zero_points_[i] = made.zero_point;
+      shifted_[i] = made.zero_point + kShift;
+    } else {
+      made = format::symmetric_scale(get(high_, wide, i), range.max, form.scale);
+    }
+    put(made.scale, scales_, wide, i);
+    format::store(made.scale, form.scale, stored_scales_.data() + stored_width * i);
+  }
+}
+
+Status WeightTile::codes(std::span<const std::byte> weights, const WeightForm& form, std::int64_t segments,
+                         std::span<std::byte> codes) const {
+  const Shape shape = tile_shape(weights.size(), form.weight, segments);
+  const ElementKind code = form.bits == 4 ? ElementKind::u4 : ElementKind::s8;
+  const auto plan = ElementwisePlan::select(
+      stream_,
+      {.op = QuantizeKind::quantize, .shape = shape, .granularity = PerToken{}, .input = form.weight, .output = code});
+  if (!plan.ok()) return plan.status();
+  ElementwiseArgs args;
+  args.input = {weights.data(), form.weight, shape, 0};
+  args.output = {codes.data(), code, shape, 0};
+  args.scale = AnyParameter(AnyRef{scales_.data(), scale_kind(form.weight), {segments}, 0});
+  if (form.asymmetric)
+    args.zero_point = AnyParameter(AnyRef{shifted_.data(), ElementKind::s32, {segments}, 0});
+  else if (form.bits == 4)
+    args.zero_point = AnyParameter(kShift);
+  return plan->run(stream_, {}, args);
+}
+
+namespace {
+
+// Where the bits of the exponent are all ones. Counted in blocks short enough for a narrow counter, which lets the
+// compiler compare a whole register at a time.
+template <class Word>
+std::uint64_t count_where(std::span<const std::byte> weights, Word exponent) {
+  constexpr std::size_t kBlock = 8192;
+  std::uint64_t found = 0;
+  const std::size_t count = weights.size() / sizeof(Word);
+  for (std::size_t begin = 0; begin < count; begin += kBlock) {
+    const std::size_t end = std::min(count, begin + kBlock);
+    Word in_block = 0;
+    for (std::size_t i = begin; i < end; ++i) {
+      Word word;
+      std::memcpy(&word, weights.data() + i * sizeof(Word), sizeof(Word));
+      in_block = static_cast<Word>(in_block + ((word & exponent) == exponent ? 1 : 0));
+    }
+    found += in_block;
+  }
+  return found;
+}
+
+}  // namespace
+
+std::uint64_t count_non_finite(std::span<const std::byte> weights, ElementKind weight) {
+  switch (weight) {
+    case ElementKind::f64: return count_where<std::uint64_t>(weights, 0x7FF0'0000'0000'0000);
+    case ElementKind::f16: return count_where<std::uint16_t>(weights, 0x7C00);
+    case ElementKind::bf16: return count_where<std::uint16_t>(weights, 0x7F80);
+    default: return count_where<std::uint32_t>(weights, 0x7F80'0000);
+  }
+}
+
+}  // namespace kvant::quantize

@@ -1,0 +1,606 @@
+// Every way in which dynamic-range plans say no, with the code and the numbers, and the neighbouring cases that they
+// must not refuse. A refused run() leaves every byte as it was.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kvant/kvant.h"
+#include "tests/support/refusals.h"
+
+namespace kvant::tests {
+namespace {
+
+constexpr ElementKind kFloats[] = {ElementKind::f32, ElementKind::f64, ElementKind::f16, ElementKind::bf16};
+constexpr ElementKind kCodes[] = {ElementKind::s8, ElementKind::u8, ElementKind::s4, ElementKind::u4};
+constexpr DynamicRangeMode kModes[] = {DynamicRangeMode::symmetric, DynamicRangeMode::asymmetric};
+
+testing::AssertionResult invalid(const Status& status, Parts parts) {
+  return refused(status, StatusCode::InvalidProblem, parts);
+}
+testing::AssertionResult unsupported(const Status& status, Parts parts) {
+  return refused(status, StatusCode::Unsupported, parts);
+}
+testing::AssertionResult accepted(const Status& status) {
+  return status.ok() ? testing::AssertionSuccess() : testing::AssertionFailure() << "refused: " << status.message();
+}
+
+// A problem that is in order, with all of its views in one buffer. A test changes one thing and says what must be
+// refused. Places are far enough apart that moving one by a few bytes meets no other.
+struct Problem {
+  static constexpr std::size_t kInput = 256, kOutput = 1024, kScale = 1536, kZeroPoint = 2048;
+
+  DynamicRangeQuantizeDescriptor descriptor;
+  PlanPreference preference;
+  std::vector<std::byte> memory = std::vector<std::byte>(4096, std::byte{0x3C});
+  AnyDynamicRangeQuantizeArgs args;
+
+  explicit Problem(const Granularity& scope = PerToken{}, DynamicRangeMode mode = DynamicRangeMode::asymmetric,
+                   const Shape& shape = {3, 4}, ElementKind in = ElementKind::f32, ElementKind out = ElementKind::s8) {
+    descriptor.shape = shape;
+    descriptor.scope = scope;
+    descriptor.mode = mode;
+    descriptor.input = in;
+    descriptor.output = out;
+    const Shape parameters = parameter_shape(shape, scope).value();
+    args.input = {memory.data() + kInput, in, shape, 0};
+    args.output = {memory.data() + kOutput, out, shape, 0};
+    args.scale_out = {memory.data() + kScale, scale_kind(in), parameters, 0};
+    args.zero_point_out = {memory.data() + kZeroPoint, ElementKind::s32, parameters, 0};
+  }
+  Problem(const Problem&) = delete;
+  Problem& operator=(const Problem&) = delete;
+
+  Status selects() const {
+    return AnyDynamicRangeQuantizePlan::select(Stream::cpu(1), descriptor, preference).status();
+  }
+
+  // can_implement() and run() refuse alike, in the operator's name, and nothing is written.
+  testing::AssertionResult refuses(StatusCode code, Parts parts) const {
+    const auto plan = AnyDynamicRangeQuantizePlan::select(Stream::cpu(1), descriptor, preference);
+    if (!plan.ok()) return accepted(plan.status()) << " (select)";
+    const std::vector<std::byte> before = memory;
+    std::vector<std::byte> scratch(plan->workspace_size());
+    const Status asked = plan->can_implement(args);
+    const Status ran = plan->run(Stream::cpu(1), {scratch.data(), scratch.size()}, args);
+    if (testing::AssertionResult result = refused(ran, code, parts); !result) return result << " (run)";
+    if (asked.code() != ran.code() || asked.message() != ran.message())
+      return testing::AssertionFailure() << "can_implement says \"" << asked.message() << "\", run \"" << ran.message()
+                                         << "\"";
+    if (memory != before) return testing::AssertionFailure() << "a refused run wrote: " << ran.message();
+    const std::string prefix = "dynamic_range_quantize_per_" + std::string(name(descriptor.scope.kind())) + ": ";
+    if (!ran.message().starts_with(prefix))
+      return testing::AssertionFailure() << "\"" << ran.message() << "\" does not begin with \"" << prefix << "\"";
+    return testing::AssertionSuccess();
+  }
+  testing::AssertionResult invalid(Parts parts) const { return refuses(StatusCode::InvalidProblem, parts); }
+  testing::AssertionResult unsupported(Parts parts) const { return refuses(StatusCode::Unsupported, parts); }
+
+  testing::AssertionResult runs() const {
+    const auto plan = AnyDynamicRangeQuantizePlan::select(Stream::cpu(1), descriptor, preference);
+    if (!plan.ok()) return accepted(plan.status()) << " (select)";
+    if (testing::AssertionResult result = accepted(plan->can_implement(args)); !result) return result;
+    std::vector<std::byte> scratch(plan->workspace_size());
+    return accepted(plan->run(Stream::cpu(1), {scratch.data(), scratch.size()}, args));
+  }
+};
+
+const std::vector<Granularity>& scopes() {
+  static const std::vector<Granularity> all = {PerTensor{}, PerChannel{1}, PerToken{}, PerGroup{1, 2}};
+  return all;
+}
+
+// The baseline of everything below: what is not changed is not refused.
+TEST(DynamicRangeBaseline, EverythingRuns) {
+  for (const Granularity& scope : scopes())
+    for (const DynamicRangeMode mode : kModes)
+      for (const ElementKind in : kFloats)
+        for (const ElementKind out : kCodes)
+          EXPECT_TRUE(Problem(scope, mode, {3, 4}, in, out).runs()) << name(in) << " " << name(out);
+}
+
+// ---- select(): shapes and scopes ----
+
+TEST(DynamicRangeSelect, Shapes) {
+  constexpr std::int64_t kHuge = std::int64_t{1} << 40;
+  const std::pair<Shape, std::string> bad[] = {{{2, -3}, "size -3 of dimension 1 in shape [2, -3] is negative"},
+                                               {{-1, 0}, "size -1 of dimension 0 in shape [-1, 0] is negative"},
+                                               {{1, 1, 1, 1, 1, 1, 1, 1, 1}, "rank 9 is above 8"},
+                                               {{kHuge, kHuge}, "[1099511627776, 1099511627776]"},
+                                               {{0, kHuge, kHuge}, "[0, 1099511627776, 1099511627776]"},
+                                               {{std::int64_t{1} << 60, 1}, "[1152921504606846976, 1]"}};
+  for (const auto& [shape, part] : bad)
+    for (const Granularity& scope : scopes()) {
+      Problem p(scope);
+      p.descriptor.shape = shape;
+      const std::string prefix = "dynamic_range_quantize_per_" + std::string(name(scope.kind())) + ": ";
+      EXPECT_TRUE(invalid(p.selects(), {prefix, part}));
+    }
+  EXPECT_TRUE(Problem(PerToken{}, DynamicRangeMode::symmetric, {1, 1, 2, 1, 1, 1, 1, 3}).runs());
+}
+
+TEST(DynamicRangeSelect, Axes) {
+  for (const int axis : {2, -3, 1000, std::numeric_limits<int>::max(), std::numeric_limits<int>::min()}) {
+    const std::string part = "axis " + std::to_string(axis);
+    Problem p;
+    p.descriptor.scope = PerChannel{axis};
+    EXPECT_TRUE(invalid(p.selects(), {"dynamic_range_quantize_per_channel: ", part, "[3, 4]", "rank 2"}));
+    p.descriptor.scope = PerGroup{axis, 2};
+    EXPECT_TRUE(invalid(p.selects(), {"dynamic_range_quantize_per_group: ", part, "[3, 4]", "rank 2"}));
+  }
+  for (const int axis : {-2, -1, 0, 1}) {
+    EXPECT_TRUE(Problem(PerChannel{axis}).runs());
+    EXPECT_TRUE(Problem(PerGroup{axis, 2}).runs());
+  }
+  Problem p(PerTensor{});
+  p.descriptor.shape = Shape();
+  for (const Granularity& scope : std::vector<Granularity>{PerChannel{0}, PerGroup{0, 1}, PerToken{}}) {
+    p.descriptor.scope = scope;
+    EXPECT_TRUE(invalid(p.selects(), {"shape []"}));
+  }
+  EXPECT_TRUE(Problem(PerTensor{}, DynamicRangeMode::asymmetric, Shape()).runs());
+}
+
+TEST(DynamicRangeSelect, GroupSizes) {
+  for (const std::int64_t size : {std::int64_t{0}, std::int64_t{-1}, std::numeric_limits<std::int64_t>::min()}) {
+    Problem p;
+    p.descriptor.scope = PerGroup{1, size};
+    EXPECT_TRUE(
+        invalid(p.selects(), {"dynamic_range_quantize_per_group: ", "group_size " + std::to_string(size), "positive"}));
+  }
+  for (const std::int64_t size : {std::int64_t{1}, std::int64_t{3}, std::numeric_limits<std::int64_t>::max()})
+    EXPECT_TRUE(Problem(PerGroup{1, size}).runs());
+}
+
+// ---- select(): the range of codes ----
+
+TEST(DynamicRangeSelect, CodesBeyondTheirType) {
+  for (const DynamicRangeMode mode : kModes)
+    for (const ElementKind out : kCodes) {
+      Problem p(PerToken{}, mode, {3, 4}, ElementKind::f32, out);
+      const CodeRange limits = code_range(out);
+      p.descriptor.q_min = limits.min - 1;
+      EXPECT_TRUE(invalid(p.selects(), {"dynamic_range_quantize_per_token: ", "q_min " + std::to_string(limits.min - 1),
+                                        std::to_string(limits.min), name(out)}));
+      p.descriptor.q_min = limits.min;
+      p.descriptor.q_max = limits.max + 1;
+      EXPECT_TRUE(invalid(p.selects(), {"dynamic_range_quantize_per_token: ", "q_max " + std::to_string(limits.max + 1),
+                                        std::to_string(limits.max), name(out)}));
+      p.descriptor.q_max = limits.max;
+      EXPECT_TRUE(p.runs());
+      p.descriptor.q_min = std::numeric_limits<std::int32_t>::min();
+      p.descriptor.q_max = std::numeric_limits<std::int32_t>::max();
+      EXPECT_TRUE(invalid(p.selects(), {"q_min -2147483648", std::to_string(limits.min)}));
+    }
+}
+
+TEST(DynamicRangeSelect, SymmetricNeedsAPositiveMaximum) {
+  for (const auto& [q_min, q_max] : {std::pair{-128, 0}, {-128, -1}, {-5, -5}, {0, 0}}) {
+    Problem p(PerChannel{0}, DynamicRangeMode::symmetric);
+    p.descriptor.q_min = q_min;
+    p.descriptor.q_max = q_max;
+    EXPECT_TRUE(invalid(p.selects(), {"dynamic_range_quantize_per_channel: ", "q_max", std::to_string(q_max)}));
+  }
+  // Against the default of the one that is not given.
+  Problem p(PerToken{}, DynamicRangeMode::symmetric);
+  p.descriptor.q_max = -100;
+  EXPECT_TRUE(invalid(p.selects(), {"dynamic_range_quantize_per_token: ", "q_max", "-100"}));
+  p.descriptor.q_max = 1;
+  EXPECT_TRUE(p.runs());
+  p.descriptor.q_min = 2;  // above q_max in any mode
+  EXPECT_TRUE(invalid(p.selects(), {"q_min", "2", "q_max", "1"}));
+}
+
+TEST(DynamicRangeSelect, AsymmetricNeedsTwoCodes) {
+  for (const bool include_zero : {false, true})
+    for (const auto& [q_min, q_max] : {std::pair{5, 5}, {5, 4}, {127, -128}, {0, 0}, {-128, -128}}) {
+      Problem p(PerGroup{1, 2});
+      p.descriptor.include_zero = include_zero;
+      p.descriptor.q_min = q_min;
+      p.descriptor.q_max = q_max;
+      EXPECT_TRUE(invalid(p.selects(), {"dynamic_range_quantize_per_group: ", "q_min", "q_max", std::to_string(q_min),
+                                        std::to_string(q_max)}));
+      p.descriptor.q_min = -6;
+      p.descriptor.q_max = -5;
+      EXPECT_TRUE(p.runs());
+    }
+  Problem p(PerToken{}, DynamicRangeMode::asymmetric, {3, 4}, ElementKind::f32, ElementKind::u4);
+  p.descriptor.q_min = 15;
+  EXPECT_TRUE(invalid(p.selects(), {"q_min", "q_max", "15"}));
+}
+
+// ---- select(): element kinds ----
+
+TEST(DynamicRangeSelect, Kinds) {
+  Problem p;
+  for (const ElementKind kind :
+       {ElementKind::s8, ElementKind::u8, ElementKind::s4, ElementKind::u4, ElementKind::s32}) {
+    p.descriptor.input = kind;
+    EXPECT_TRUE(unsupported(p.selects(), {"dynamic_range_quantize_per_token: ", "input", name(kind)}));
+  }
+  p.descriptor.input = ElementKind::f32;
+  for (const ElementKind kind :
+       {ElementKind::f32, ElementKind::f64, ElementKind::f16, ElementKind::bf16, ElementKind::s32}) {
+    p.descriptor.output = kind;
+    EXPECT_TRUE(unsupported(p.selects(), {"dynamic_range_quantize_per_token: ", "output", name(kind)}));
+  }
+}
+
+TEST(DynamicRangeSelect, MissingKinds) {
+  Problem p;
+  p.descriptor.input.reset();
+  EXPECT_TRUE(invalid(p.selects(), {"dynamic_range_quantize_per_token: ", "input"}));
+  p.descriptor.input = ElementKind::f32;
+  p.descriptor.output.reset();
+  EXPECT_TRUE(invalid(p.selects(), {"dynamic_range_quantize_per_token: ", "output"}));
+}
+
+TEST(DynamicRangeSelect, DescriptorAgainstTheTypesOfThePlan) {
+  const Stream stream = Stream::cpu(1);
+  using Plan = DynamicRangeQuantizePlan<float, std::int8_t>;
+  DynamicRangeQuantizeDescriptor d{.shape = {3, 4}, .scope = PerChannel{1}};
+  EXPECT_TRUE(accepted(Plan::select(stream, d).status()));
+  d.input = ElementKind::f32;
+  d.output = ElementKind::s8;
+  EXPECT_TRUE(accepted(Plan::select(stream, d).status()));
+  d.input = ElementKind::f64;
+  EXPECT_TRUE(
+      unsupported(Plan::select(stream, d).status(), {"dynamic_range_quantize_per_channel: ", "f64", "f32", "s8"}));
+  d.input.reset();
+  d.output = ElementKind::u4;
+  EXPECT_TRUE(
+      unsupported(Plan::select(stream, d).status(), {"dynamic_range_quantize_per_channel: ", "u4", "f32", "s8"}));
+}
+
+// ---- select(): what was asked of it ----
+
+TEST(DynamicRangeSelect, Preferences) {
+  Problem p;
+  p.preference.backend = BackendKind::cuda;
+  EXPECT_TRUE(unsupported(p.selects(), {"dynamic_range_quantize_per_token: ", "cuda"}));
+  p.preference.backend = BackendKind::cpu;
+  EXPECT_TRUE(p.runs());
+  {
+    const ScopedVariable forced("KVANT_FORCE_ISA", "sse9");
+    EXPECT_TRUE(unsupported(p.selects(), {"dynamic_range_quantize_per_token: ", "KVANT_FORCE_ISA", "sse9"}));
+    p.preference.isa = ArchSku::scalar;
+    EXPECT_TRUE(p.runs());
+    p.preference.isa.reset();
+  }
+  {
+    const ScopedVariable forced("KVANT_FORCE_ISA", "scalar");
+    const auto plan = AnyDynamicRangeQuantizePlan::select(Stream::cpu(1), p.descriptor);
+    ASSERT_TRUE(accepted(plan.status()));
+    EXPECT_EQ(plan->sku().arch, ArchSku::scalar);
+  }
+}
+
+// Served, or refused by name: never another instruction set instead.
+TEST(DynamicRangeSelect, IsaThatMayBeAbsent) {
+  for (const bool by_variable : {false, true}) {
+    Problem p;
+    const ScopedVariable forced("KVANT_FORCE_ISA", by_variable ? "avx2" : nullptr);
+    if (!by_variable) p.preference.isa = ArchSku::avx2;
+    const auto plan = AnyDynamicRangeQuantizePlan::select(Stream::cpu(1), p.descriptor, p.preference);
+    if (plan.ok()) {
+      EXPECT_EQ(plan->sku().arch, ArchSku::avx2);
+      continue;
+    }
+    EXPECT_TRUE(unsupported(plan.status(), {"dynamic_range_quantize_per_token: ",
+                                            by_variable ? "KVANT_FORCE_ISA" : "PlanPreference", "avx2"}));
+  }
+}
+
+// ---- can_implement() and run(): views ----
+
+// What the operands have in common, to change one at a time.
+struct Operand {
+  const char* what;
+  ElementKind& (*kind)(AnyDynamicRangeQuantizeArgs&);
+  Shape& (*shape)(AnyDynamicRangeQuantizeArgs&);
+  std::int64_t& (*stride)(AnyDynamicRangeQuantizeArgs&);
+  void (*drop)(AnyDynamicRangeQuantizeArgs&);
+};
+
+template <auto kMember>
+constexpr Operand operand(const char* what) {
+  using Args = AnyDynamicRangeQuantizeArgs;
+  return {what, [](Args& a) -> ElementKind& { return (a.*kMember).kind; },
+          [](Args& a) -> Shape& { return (a.*kMember).shape; },
+          [](Args& a) -> std::int64_t& { return (a.*kMember).row_stride; },
+          [](Args& a) { (a.*kMember).data = nullptr; }};
+}
+
+constexpr Operand kTensors[] = {operand<&AnyDynamicRangeQuantizeArgs::input>("input"),
+                                operand<&AnyDynamicRangeQuantizeArgs::output>("output")};
+constexpr Operand kParameters[] = {operand<&AnyDynamicRangeQuantizeArgs::scale_out>("scale_out"),
+                                   operand<&AnyDynamicRangeQuantizeArgs::zero_point_out>("zero_point_out")};
+
+TEST(DynamicRangeViews, OfAnotherKind) {
+  for (const Operand& view : kTensors) {
+    Problem p;
+    const std::string_view had = name(view.kind(p.args));
+    view.kind(p.args) = ElementKind::f16;
+    EXPECT_TRUE(p.unsupported({view.what, "f16", had}));
+  }
+  Problem u8;
+  u8.args.output.kind = ElementKind::u8;
+  EXPECT_TRUE(u8.unsupported({"output", "u8", "s8"}));
+}
+
+TEST(DynamicRangeViews, OfAnotherShape) {
+  for (const Operand& view : kTensors)
+    for (const Shape& shape : {Shape{3, 5}, Shape{12}, Shape{4, 3}, Shape{3, 4, 1}, Shape(), Shape{3, -4}}) {
+      Problem p;
+      view.shape(p.args) = shape;
+      EXPECT_TRUE(p.invalid({view.what, "shape " + shape.to_string(), "[3, 4]"}));
+    }
+}
+
+TEST(DynamicRangeViews, RowStrides) {
+  for (const Operand& view : kTensors)
+    for (const std::int64_t stride :
+         {std::int64_t{3}, std::int64_t{1}, std::int64_t{-4}, std::numeric_limits<std::int64_t>::min()}) {
+      Problem p;
+      view.stride(p.args) = stride;
+      EXPECT_TRUE(p.invalid({view.what, "row stride " + std::to_string(stride), "4"}));
+      view.stride(p.args) = 4;
+      EXPECT_TRUE(p.runs());
+      view.stride(p.args) = 7;
+      EXPECT_TRUE(p.runs());
+    }
+  for (const ElementKind out : {ElementKind::s4, ElementKind::u4}) {
+    Problem p(PerToken{}, DynamicRangeMode::symmetric, {3, 4}, ElementKind::f32, out);
+    p.args.output.row_stride = 5;
+    EXPECT_TRUE(p.invalid({"output", "row stride 5", name(out), "even"}));
+    p.args.output.row_stride = 6;
+    EXPECT_TRUE(p.runs());
+    p.args.input.row_stride = 5;  // floats may
+    EXPECT_TRUE(p.runs());
+  }
+  for (const Operand& view : kTensors)
+    for (const int bits : {60, 59}) {  // times 8 bytes, times 3 rows
+      const std::int64_t stride = std::int64_t{1} << bits;
+      Problem p;
+      view.stride(p.args) = stride;
+      EXPECT_TRUE(p.invalid({view.what, "row stride " + std::to_string(stride)}));
+    }
+}
+
+TEST(DynamicRangeViews, Null) {
+  for (const Granularity& scope : scopes())
+    for (const Operand& view : kTensors) {
+      Problem p(scope);
+      view.drop(p.args);
+      EXPECT_TRUE(p.invalid({view.what, "null", "[3, 4]"}));
+    }
+}
+
+TEST(DynamicRangeViews, DefaultArguments) {
+  Problem p;
+  p.args = {};
+  EXPECT_TRUE(p.invalid({"input", "[]", "[3, 4]"}));
+}
+
+// ---- can_implement() and run(): parameters ----
+
+TEST(DynamicRangeParameters, OfAnotherKind) {
+  for (const ElementKind in : kFloats) {
+    const ElementKind right = scale_kind(in);
+    for (const ElementKind wrong : {ElementKind::f32, ElementKind::f64, ElementKind::f16, ElementKind::s32}) {
+      if (wrong == right) continue;
+      Problem p(PerToken{}, DynamicRangeMode::symmetric, {3, 4}, in);
+      p.args.scale_out.kind = wrong;
+      EXPECT_TRUE(p.unsupported({"scale_out", name(wrong), name(right)}));
+    }
+  }
+  for (const DynamicRangeMode mode : kModes) {
+    Problem p(PerToken{}, mode);
+    p.args.zero_point_out.kind = ElementKind::s8;
+    EXPECT_TRUE(p.unsupported({"zero_point_out", "s8", "s32"}));
+  }
+}
+
+TEST(DynamicRangeParameters, OfAnotherShape) {
+  struct Bad {
+    Granularity scope;
+    Shape given, wanted;
+  };
+  const std::vector<Bad> all = {{PerTensor{}, {3}, {}},           {PerToken{}, {4}, {3}},
+                                {PerToken{}, {3, 4}, {3}},        {PerChannel{1}, {3}, {4}},
+                                {PerChannel{1}, {4, 1}, {4}},     {PerToken{}, {}, {3}},
+                                {PerGroup{1, 2}, {3, 3}, {3, 2}}, {PerGroup{1, 2}, {2, 3}, {3, 2}}};
+  for (const Bad& bad : all)
+    for (const Operand& view : kParameters)
+      for (const DynamicRangeMode mode : kModes) {
+        Problem p(bad.scope, mode);
+        view.shape(p.args) = bad.given;
+        EXPECT_TRUE(p.invalid({view.what, "shape " + bad.given.to_string(), bad.wanted.to_string()}));
+      }
+  Problem flat(PerGroup{1, 2});
+  flat.args.scale_out.shape = {6};
+  flat.args.zero_point_out.shape = {6};
+  EXPECT_TRUE(flat.runs());
+  Problem one(PerTensor{});
+  one.args.scale_out.shape = {1};
+  EXPECT_TRUE(one.runs());
+}
+
+TEST(DynamicRangeParameters, MustBeDense) {
+  for (const Operand& view : kParameters)
+    for (const std::int64_t stride : {1, 3, 8}) {
+      Problem p(PerGroup{1, 2});  // [3, 2]
+      view.stride(p.args) = stride;
+      EXPECT_TRUE(p.invalid({view.what, "row stride " + std::to_string(stride)}));
+      view.stride(p.args) = 2;
+      EXPECT_TRUE(p.runs());
+    }
+}
+
+TEST(DynamicRangeParameters, Null) {
+  for (const Granularity& scope : scopes())
+    for (const DynamicRangeMode mode : kModes) {
+      Problem p(scope, mode);
+      p.args.scale_out.data = nullptr;
+      EXPECT_TRUE(p.invalid({"scale_out", "null"}));
+      p.args.scale_out = {};
+      EXPECT_FALSE(p.runs());
+      Problem zero_point(scope, mode);
+      zero_point.args.zero_point_out.data = nullptr;
+      if (mode == DynamicRangeMode::asymmetric) {
+        EXPECT_TRUE(zero_point.invalid({"zero_point_out", "null"}));
+        zero_point.args.zero_point_out = {};
+        EXPECT_FALSE(zero_point.runs());
+      } else {
+        EXPECT_TRUE(zero_point.runs());
+        zero_point.args.zero_point_out = {};
+        EXPECT_TRUE(zero_point.runs());
+      }
+    }
+  Problem numbers(PerGroup{1, 2});
+  numbers.args.scale_out.data = nullptr;
+  EXPECT_TRUE(numbers.invalid({"scale_out", "null", "6"}));
+}
+
+// ---- can_implement() and run(): overlap ----
+
+// `moved` over `other`, from both sides by one byte, and then just beside it.
+void expect_no_overlap(const char* moved_name, AnyMut AnyDynamicRangeQuantizeArgs::*moved, std::size_t moved_bytes,
+                       const char* other_name, std::size_t other_at, std::size_t other_bytes, DynamicRangeMode mode) {
+  Problem p(PerToken{}, mode);
+  for (const std::size_t at : {other_at - moved_bytes + 1, other_at, other_at + other_bytes - 1}) {
+    (p.args.*moved).data = p.memory.data() + at;
+    EXPECT_TRUE(p.invalid({"overlaps", moved_name, other_name})) << at;
+  }
+  for (const std::size_t at : {other_at - moved_bytes, other_at + other_bytes}) {
+    (p.args.*moved).data = p.memory.data() + at;
+    EXPECT_TRUE(p.runs()) << moved_name << " beside " << other_name << " at " << at;
+  }
+}
+
+TEST(DynamicRangeOverlap, OfAnyTwo) {
+  using Args = AnyDynamicRangeQuantizeArgs;
+  constexpr std::size_t kInputBytes = 48, kOutputBytes = 12, kParameterBytes = 12;
+  for (const DynamicRangeMode mode : kModes) {
+    expect_no_overlap("output", &Args::output, kOutputBytes, "input", Problem::kInput, kInputBytes, mode);
+    expect_no_overlap("scale_out", &Args::scale_out, kParameterBytes, "input", Problem::kInput, kInputBytes, mode);
+    expect_no_overlap("scale_out", &Args::scale_out, kParameterBytes, "output", Problem::kOutput, kOutputBytes, mode);
+    expect_no_overlap("zero_point_out", &Args::zero_point_out, kParameterBytes, "input", Problem::kInput, kInputBytes,
+                      mode);
+    expect_no_overlap("zero_point_out", &Args::zero_point_out, kParameterBytes, "output", Problem::kOutput,
+                      kOutputBytes, mode);
+    expect_no_overlap("zero_point_out", &Args::zero_point_out, kParameterBytes, "scale_out", Problem::kScale,
+                      kParameterBytes, mode);
+  }
+}
+
+// Columns of one matrix, and codes in the gaps between rows of floats, are no overlap.
+TEST(DynamicRangeOverlap, NotInTheGaps) {
+  Problem p;
+  p.args.input.row_stride = 8;  // 16 bytes of floats, 16 bytes free
+  p.args.output.row_stride = 32;
+  for (const std::size_t at : {16u, 28u}) {
+    p.args.output.data = p.memory.data() + Problem::kInput + at;
+    EXPECT_TRUE(p.runs()) << at;
+  }
+  for (const std::size_t at : {15u, 29u}) {
+    p.args.output.data = p.memory.data() + Problem::kInput + at;
+    EXPECT_TRUE(p.invalid({"output", "overlaps", "input"})) << at;
+  }
+}
+
+// ---- no elements ----
+
+TEST(DynamicRangeLegal, NoElementsAndNullPointers) {
+  for (const Shape& shape : {Shape{0, 4}, Shape{3, 0}, Shape{0, 0}})
+    for (const Granularity& scope : scopes()) {
+      Problem p(scope, DynamicRangeMode::asymmetric, shape);
+      p.args.input.data = nullptr;
+      p.args.output.data = nullptr;
+      EXPECT_TRUE(p.runs()) << shape.to_string();
+    }
+  // Kinds and shapes are checked all the same.
+  Problem p(PerToken{}, DynamicRangeMode::symmetric, {0, 4});
+  p.args.output.shape = {4, 0};
+  EXPECT_TRUE(p.invalid({"output", "[4, 0]", "[0, 4]"}));
+}
+
+// ---- workspace and streams ----
+
+TEST(DynamicRangeWorkspace, TooSmall) {
+  const Shape shape{1 << 22};
+  for (const Stream& stream : {Stream::cpu(1), Stream::cpu(2)}) {
+    const auto plan = AnyDynamicRangeQuantizePlan::select(
+        stream, {.shape = shape, .scope = PerTensor{}, .input = ElementKind::f32, .output = ElementKind::s8});
+    ASSERT_TRUE(accepted(plan.status()));
+    const std::size_t needed = plan->workspace_size();
+    if (needed == 0) continue;  // nothing can be too small
+    std::vector<float> x(1 << 22, 1.0f);
+    std::vector<std::int8_t> q(x.size(), 0x5A);
+    float scale = 77.0f;
+    std::int32_t zero_point = 77;
+    std::vector<std::byte> scratch(needed + 64);
+    const AnyDynamicRangeQuantizeArgs args{.input = {x.data(), ElementKind::f32, shape, 0},
+                                           .output = {q.data(), ElementKind::s8, shape, 0},
+                                           .scale_out = {&scale, ElementKind::f32, {}, 0},
+                                           .zero_point_out = {&zero_point, ElementKind::s32, {}, 0}};
+    EXPECT_TRUE(accepted(plan->can_implement(args)));
+    for (const std::size_t size : {std::size_t{0}, std::size_t{1}, needed - 1})
+      EXPECT_TRUE(
+          refused(plan->run(stream, {scratch.data(), size}, args), StatusCode::WorkspaceTooSmall,
+                  {"dynamic_range_quantize_per_tensor: ", "workspace", std::to_string(size), std::to_string(needed)}));
+    EXPECT_TRUE(refused(plan->run(stream, {}, args), StatusCode::WorkspaceTooSmall,
+                        {"workspace", " 0 ", std::to_string(needed)}));
+    // Enough bytes that are nowhere.
+    EXPECT_TRUE(invalid(plan->run(stream, {nullptr, needed}, args), {"workspace", "null", std::to_string(needed)}));
+    EXPECT_EQ(q, std::vector<std::int8_t>(q.size(), 0x5A));
+    EXPECT_EQ(scale, 77.0f);
+    EXPECT_EQ(zero_point, 77);
+    // More than needed is fine, at any address.
+    for (const std::size_t shift : {0u, 1u, 7u, 33u}) {
+      EXPECT_TRUE(accepted(plan->run(stream, {scratch.data() + shift, needed}, args))) << shift;
+      EXPECT_EQ(scale, 1.0f / 127.0f);
+      EXPECT_EQ(zero_point, 0);
+      EXPECT_EQ(q, std::vector<std::int8_t>(q.size(), 127));
+      scale = 77.0f;
+      std::fill(q.begin(), q.end(), std::int8_t{0});
+    }
+    EXPECT_TRUE(accepted(plan->run(stream, {scratch.data(), needed + 64}, args)));
+  }
+}
+
+TEST(DynamicRangeWorkspace, NoneForSegmentsThatFitTheCache) {
+  for (const Granularity& scope : scopes()) {
+    const Problem p(scope);
+    const auto plan = AnyDynamicRangeQuantizePlan::select(Stream::cpu(2), p.descriptor);
+    ASSERT_TRUE(accepted(plan.status()));
+    EXPECT_EQ(plan->workspace_size(), 0u);
+    EXPECT_TRUE(accepted(plan->run(Stream::cpu(2), {}, p.args)));
+  }
+}
+
+TEST(DynamicRangeStream, ThatIsNotUsable) {
+  const Stream bad = Stream::cpu(0);
+  const Problem p;
+  EXPECT_TRUE(invalid(AnyDynamicRangeQuantizePlan::select(bad, p.descriptor).status(), {"0 threads"}));
+  EXPECT_TRUE(
+      invalid(DynamicRangeQuantizePlan<float, std::int8_t>::select(bad, {.shape = {3, 4}}).status(), {"0 threads"}));
+  const auto plan = AnyDynamicRangeQuantizePlan::select(Stream::cpu(1), p.descriptor);
+  ASSERT_TRUE(accepted(plan.status()));
+  const std::vector<std::byte> before = p.memory;
+  EXPECT_TRUE(invalid(plan->run(bad, {}, p.args), {"0 threads"}));
+  EXPECT_EQ(p.memory, before);
+}
+
+}  // namespace
+}  // namespace kvant::tests

@@ -1,0 +1,157 @@
+// The scalar reference, and every other instruction set, against an oracle in exact rational arithmetic that shares
+// nothing with kvant: tests/ops/oracle/make_vectors.py wrote the vectors.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+
+#include "cpu/features.h"
+#include "tests/support/elementwise_case.h"
+
+namespace kvant::tests {
+namespace {
+
+struct Vector {
+  ElementKind kind;
+  Numerics numerics;
+  std::int32_t q_min, q_max, zero_point;
+  std::uint64_t scale, x, dy;
+  std::int32_t code;
+  std::string fake, dequantized, dx_quantize, dx_fake;  // bits in hexadecimal, or "nan"
+  std::string line;
+};
+
+std::vector<Vector> read_vectors() {
+  const std::map<std::string, ElementKind> kinds = {
+      {"f32", ElementKind::f32}, {"f64", ElementKind::f64}, {"f16", ElementKind::f16}, {"bf16", ElementKind::bf16}};
+  std::vector<Vector> vectors;
+  std::ifstream file(KVANT_SOURCE_DIR "/tests/ops/oracle/vectors.txt");
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string kind, numerics, scale, x, dy;
+    Vector v;
+    words >> kind >> numerics >> v.q_min >> v.q_max >> v.zero_point >> scale >> x >> dy >> v.code >> v.fake >>
+        v.dequantized >> v.dx_quantize >> v.dx_fake;
+    v.kind = kinds.at(kind);
+    v.numerics = numerics == "exact" ? Numerics::exact : Numerics::reciprocal;
+    v.scale = std::stoull(scale, nullptr, 16);
+    v.x = std::stoull(x, nullptr, 16);
+    v.dy = std::stoull(dy, nullptr, 16);
+    v.line = line;
+    vectors.push_back(v);
+  }
+  return vectors;
+}
+
+// Runs one operator on one element, repeated so that vector bodies and tails both see it, and returns the result's
+// bits.
+std::uint64_t run_one(QuantizeKind op, const Vector& v, std::uint64_t input, ArchSku isa, ElementKind code_kind) {
+  constexpr std::int64_t kCopies = 41;
+  const Stream stream = Stream::cpu(1);
+  ElementwiseDescriptor d = describe(op, v.kind, code_kind, {kCopies}, PerTensor{});
+  if (op != QuantizeKind::dequantize) {
+    d.q_min = v.q_min;
+    d.q_max = v.q_max;
+  }
+  const ElementKind read = is_backward(op) ? v.kind : d.input, write = is_backward(op) ? v.kind : d.output;
+  const auto width_of = [](ElementKind k) { return static_cast<std::size_t>(bits_per_element(k)) / 8; };
+  std::vector<std::byte> x(kCopies * 8), dy(kCopies * 8), out(kCopies * 8);
+  for (std::size_t i = 0; i < kCopies; ++i) {
+    std::memcpy(&x[i * width_of(read)], &input, width_of(read));
+    std::memcpy(&dy[i * width_of(v.kind)], &v.dy, width_of(v.kind));
+  }
+  ElementwiseArgs args;
+  args.input = {x.data(), read, {kCopies}, 0};
+  args.grad_output = {dy.data(), v.kind, {kCopies}, 0};
+  args.output = {out.data(), write, {kCopies}, 0};
+  if (v.kind == ElementKind::f64) {
+    double s;
+    std::memcpy(&s, &v.scale, 8);
+    args.scale = AnyParameter(s);
+  } else {
+    float s;
+    std::memcpy(&s, &v.scale, 4);
+    args.scale = AnyParameter(s);
+  }
+  args.zero_point = AnyParameter(v.zero_point);
+  const auto plan = ElementwisePlan::select(stream, d, {.isa = isa, .numerics = v.numerics});
+  EXPECT_TRUE(plan.ok()) << plan.status().message();
+  const Status status = plan->run(stream, {}, args);
+  EXPECT_TRUE(status.ok()) << status.message() << " for " << v.line;
+  note_kernel(plan->sku());
+  std::uint64_t first = 0, last = 0;
+  std::memcpy(&first, out.data(), width_of(write));
+  std::memcpy(&last, &out[(kCopies - 1) * width_of(write)], width_of(write));
+  EXPECT_TRUE(same_float(out.data(), &out[(kCopies - 1) * width_of(write)], write) || first == last)
+      << "body and tail differ for " << v.line;
+  return first;
+}
+
+void expect_float(const std::string& want, std::uint64_t got, ElementKind kind, const std::string& what,
+                  const Vector& v) {
+  if (want == "nan") {
+    const std::uint64_t nan = kind == ElementKind::f64   ? 0x7FF8000000000000u
+                              : kind == ElementKind::f32 ? 0x7FC00000u
+                              : kind == ElementKind::f16 ? 0x7E00u
+                                                         : 0x7FC0u;
+    std::byte a[8], b[8];
+    std::memcpy(a, &got, 8);
+    std::memcpy(b, &nan, 8);
+    ASSERT_TRUE(same_float(a, b, kind)) << what << " of " << v.line;
+    return;
+  }
+  ASSERT_EQ(got, std::stoull(want, nullptr, 16)) << what << " of " << v.line;
+}
+
+class Oracle : public testing::TestWithParam<ArchSku> {};
+
+TEST_P(Oracle, AgreesOnEveryVector) {
+  if (!cpu::can_run(GetParam())) GTEST_SKIP() << "this machine cannot run " << name(GetParam());
+  const std::vector<Vector> vectors = read_vectors();
+  ASSERT_GE(vectors.size(), 5000u) << "tests/ops/oracle/vectors.txt";
+  for (const Vector& v : vectors) {
+    const ElementKind code_kind = v.q_min < 0 ? ElementKind::s8 : ElementKind::u8;
+    const std::uint64_t q = run_one(QuantizeKind::quantize, v, v.x, GetParam(), code_kind);
+    const std::int32_t code = v.q_min < 0 ? static_cast<std::int8_t>(q) : static_cast<std::uint8_t>(q);
+    ASSERT_EQ(code, v.code) << v.line;
+    const auto code_bits = static_cast<std::uint64_t>(static_cast<std::uint8_t>(v.code));
+    expect_float(v.fake, run_one(QuantizeKind::fake_quantize, v, v.x, GetParam(), code_kind), v.kind, "fake", v);
+    expect_float(v.dequantized, run_one(QuantizeKind::dequantize, v, code_bits, GetParam(), code_kind), v.kind,
+                 "dequantize", v);
+    expect_float(v.dx_quantize, run_one(QuantizeKind::quantize_backward, v, v.x, GetParam(), code_kind), v.kind,
+                 "quantize backward", v);
+    expect_float(v.dx_fake, run_one(QuantizeKind::fake_quantize_backward, v, v.x, GetParam(), code_kind), v.kind,
+                 "fake_quantize backward", v);
+    if (HasFatalFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas, Oracle, testing::ValuesIn(cpu::compiled_isas().begin(), cpu::compiled_isas().end()),
+                         [](const auto& test) { return std::string(name(test.param)); });
+
+// What other systems get wrong, by name.
+TEST(KnownTraps, AreAvoided) {
+  const auto quantize = [](float x, float scale, std::int32_t zp) {
+    std::int8_t q = 99;
+    const Stream stream = Stream::cpu(1);
+    const auto plan = QuantizePerTensorPlan<float, std::int8_t>::select(stream, {.shape = {1}});
+    EXPECT_TRUE(
+        plan->run(stream, {}, {.input = {&x, {1}}, .output = {&q, {1}}, .scale = scale, .zero_point = zp}).ok());
+    return static_cast<int>(q);
+  };
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(quantize(kInf, 1.0f, 0), 127);  // PyTorch 1.13: -128
+  EXPECT_EQ(quantize(1e30f, 1.0f, 0), 127);
+  EXPECT_EQ(quantize(-1e30f, 1.0f, -100), -128);  // FBGEMM wraps to 127
+  EXPECT_EQ(quantize(-kInf, 1.0f, -100), -128);
+  EXPECT_EQ(quantize(std::numeric_limits<float>::quiet_NaN(), 1.0f, 5), 5);  // x86: INT_MIN, ARM: 0
+  EXPECT_EQ(quantize(std::numeric_limits<float>::quiet_NaN(), 1.0f, 500), 127);
+  EXPECT_EQ(quantize(0.5f, 1.0f, 1), 1);                      // the zero point is added after rounding
+  EXPECT_EQ(quantize(0.273939937f, 0.00214854861f, 0), 127);  // 127.499992 by division, 127.5 by the reciprocal
+}
+
+}  // namespace
+}  // namespace kvant::tests
