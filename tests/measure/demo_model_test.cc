@@ -159,13 +159,13 @@ TEST(OutputLosses, ShowWhatSmoothingGains) {
   base::Silence silence;
   std::map<std::string, double> by_kind[2];  // mean over the layers
   for (const bool smooth : {false, true}) {
-    QuantizeOptions options;
+    quantize::QuantizeOptions options;
     options.input = model;
     options.output = folder / (smooth ? "smooth" : "plain");
     options.threads = 1;
     options.smooth = smooth;
     if (smooth) options.stats = stats;
-    auto quantizer = CheckpointQuantizer::plan(options);
+    auto quantizer = quantize::CheckpointQuantizer::plan(options);
     ASSERT_TRUE(quantizer.ok()) << quantizer.status().message();
     const auto outcome = quantizer->run(silence);
     ASSERT_TRUE(outcome.ok()) << outcome.status().message();
@@ -174,7 +174,7 @@ TEST(OutputLosses, ShowWhatSmoothingGains) {
     ASSERT_EQ(losses->size(), 14u);
     EXPECT_EQ(losses->front().module, "model.layers.0.self_attn.q_proj");
     for (const OutputLoss& loss : *losses) {
-      by_kind[smooth ? 1 : 0][std::string(last_component(loss.module))] += loss.sqnr_db / kSmall.layers;
+      by_kind[smooth ? 1 : 0][std::string(model::last_component(loss.module))] += loss.sqnr_db / kSmall.layers;
       EXPECT_GT(loss.sqnr_db, 20) << loss.module;
       EXPECT_LT(loss.sqnr_db, 60) << loss.module;
     }
