@@ -6,13 +6,18 @@
 //   bf16 BFloat16              u4  UInt4           [0, 15]    two to a byte
 //   s32  std::int32_t          zero points only
 //
-// s4 and u4 are stored packed: element 2i of a row in the low nibble of byte i, element 2i+1 in the high
-// nibble. A row is the last dimension of a tensor of any rank and starts on a byte boundary; the high
-// nibble behind an odd last element is zero.
+// Codes of less than eight bits are stored packed: the first element of a byte in its lowest bits. A row is the last
+// dimension of a tensor of any rank and starts on a byte boundary; the bits after a row's last element are zero.
+//
+// All facts about element types are in two lists below, ElementTypes and kElements. Adding a type is adding its
+// enumerator, its C++ type and its row; names, ranges, packing, the kernels' type lists and Python's names follow.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 #include "kvant/export.h"
 
@@ -40,121 +45,128 @@ KVANT_API float to_float(BFloat16 value);
 KVANT_API Half to_half(float value);
 KVANT_API BFloat16 to_bfloat16(float value);
 
-template <class T>
-struct ElementTraits;
-template <>
-struct ElementTraits<float> {
-  static constexpr ElementKind kKind = ElementKind::f32;
-  using Storage = float;
-};
-template <>
-struct ElementTraits<double> {
-  static constexpr ElementKind kKind = ElementKind::f64;
-  using Storage = double;
-};
-template <>
-struct ElementTraits<Half> {
-  static constexpr ElementKind kKind = ElementKind::f16;
-  using Storage = Half;
-};
-template <>
-struct ElementTraits<BFloat16> {
-  static constexpr ElementKind kKind = ElementKind::bf16;
-  using Storage = BFloat16;
-};
-template <>
-struct ElementTraits<std::int8_t> {
-  static constexpr ElementKind kKind = ElementKind::s8;
-  using Storage = std::int8_t;
-};
-template <>
-struct ElementTraits<std::uint8_t> {
-  static constexpr ElementKind kKind = ElementKind::u8;
-  using Storage = std::uint8_t;
-};
-template <>
-struct ElementTraits<Int4> {
-  static constexpr ElementKind kKind = ElementKind::s4;
-  using Storage = std::uint8_t;
-};
-template <>
-struct ElementTraits<UInt4> {
-  static constexpr ElementKind kKind = ElementKind::u4;
-  using Storage = std::uint8_t;
-};
-template <>
-struct ElementTraits<std::int32_t> {
-  static constexpr ElementKind kKind = ElementKind::s32;
-  using Storage = std::int32_t;
+// ---- The table ----
+
+// What an element is for.
+enum class ElementClass : std::uint8_t {
+  real,     // a number that operators compute with
+  code,     // a point of a grid, made by quantization
+  integer,  // a zero point
 };
 
+// The min and max code of an integer grid.
+struct CodeRange {
+  std::int32_t min;
+  std::int32_t max;
+};
+
+// The points that a code may name. Integers are their own codes.
+enum class GridKind : std::uint8_t { none, integer };
+
+struct ElementInfo {
+  ElementKind kind;
+  std::string_view name;        // "s4"
+  std::string_view numpy_name;  // "int4": what numpy, ml_dtypes and torch call it
+  ElementClass element_class;
+  int bits;  // of an element in memory
+  GridKind grid = GridKind::none;
+  CodeRange range = {0, 0};  // of an integer grid
+};
+
+template <class... T>
+struct TypeList {
+  static constexpr std::size_t kSize = sizeof...(T);
+};
+
+// The C++ type of each row of kElements.
+using ElementTypes =
+    TypeList<float, double, Half, BFloat16, std::int8_t, std::uint8_t, Int4, UInt4, std::int32_t>;
+
+inline constexpr std::array<ElementInfo, ElementTypes::kSize> kElements = {{
+    {ElementKind::f32, "f32", "float32", ElementClass::real, 32},
+    {ElementKind::f64, "f64", "float64", ElementClass::real, 64},
+    {ElementKind::f16, "f16", "float16", ElementClass::real, 16},
+    {ElementKind::bf16, "bf16", "bfloat16", ElementClass::real, 16},
+    {ElementKind::s8, "s8", "int8", ElementClass::code, 8, GridKind::integer, {-128, 127}},
+    {ElementKind::u8, "u8", "uint8", ElementClass::code, 8, GridKind::integer, {0, 255}},
+    {ElementKind::s4, "s4", "int4", ElementClass::code, 4, GridKind::integer, {-8, 7}},
+    {ElementKind::u4, "u4", "uint4", ElementClass::code, 4, GridKind::integer, {0, 15}},
+    {ElementKind::s32, "s32", "int32", ElementClass::integer, 32},
+}};
+
+constexpr const ElementInfo& info(ElementKind kind) { return kElements[static_cast<std::size_t>(kind)]; }
+
+// ---- What follows from it ----
+
+constexpr bool is_float(ElementKind kind) { return info(kind).element_class == ElementClass::real; }
+constexpr bool is_code(ElementKind kind) { return info(kind).element_class == ElementClass::code; }
+constexpr int bits_per_element(ElementKind kind) { return info(kind).bits; }
+constexpr bool is_packed(ElementKind kind) { return info(kind).bits < 8; }
+// 1 unless the type is packed.
+constexpr int elements_per_byte(ElementKind kind) { return is_packed(kind) ? 8 / info(kind).bits : 1; }
+// The min and max value of an integer code type; 0 and 0 for others.
+constexpr CodeRange code_range(ElementKind kind) { return info(kind).range; }
+// "f32", "s4" and so on.
+constexpr std::string_view name(ElementKind kind) { return info(kind).name; }
+
+// Bytes that a row of `count` elements takes; packed rows are rounded up to a whole byte.
+constexpr std::int64_t row_bytes(ElementKind kind, std::int64_t count) {
+  const int per_byte = elements_per_byte(kind);
+  return is_packed(kind) ? count / per_byte + (count % per_byte != 0) : count * (bits_per_element(kind) / 8);
+}
+
+namespace detail {
+
+template <class T, class... All>
+consteval std::size_t index_of(TypeList<All...>) {
+  constexpr bool kSame[] = {std::is_same_v<T, All>...};
+  std::size_t i = 0;
+  while (i < sizeof...(All) && !kSame[i]) ++i;
+  return i;
+}
+
 template <class T>
-inline constexpr ElementKind kind_of = ElementTraits<T>::kKind;
+inline constexpr bool is_element = index_of<T>(ElementTypes{}) < ElementTypes::kSize;
+
+}  // namespace detail
+
+template <class T>
+requires detail::is_element<T>
+inline constexpr ElementKind kind_of = kElements[detail::index_of<T>(ElementTypes{})].kind;
 
 // What a buffer of T is made of in memory: T itself, or bytes for the packed types.
 template <class T>
-using storage_t = typename ElementTraits<T>::Storage;
+using storage_t = std::conditional_t<is_packed(kind_of<T>), std::uint8_t, T>;
 
 // The type that arithmetic on T happens in, which is also the type of its scales: double for double, float
 // for f32, f16 and bf16.
 template <class T>
-struct ComputeType {
-  using Type = float;
-};
-template <>
-struct ComputeType<double> {
-  using Type = double;
-};
-template <class T>
-using compute_t = typename ComputeType<T>::Type;
+using compute_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
 template <class T>
 using scale_t = compute_t<T>;
-
-constexpr bool is_float(ElementKind kind) { return kind <= ElementKind::bf16; }
-constexpr bool is_code(ElementKind kind) { return kind >= ElementKind::s8 && kind <= ElementKind::u4; }
-constexpr bool is_packed(ElementKind kind) { return kind == ElementKind::s4 || kind == ElementKind::u4; }
 
 // The kind of the scales that belong to a floating-point kind.
 constexpr ElementKind scale_kind(ElementKind kind) {
   return kind == ElementKind::f64 ? ElementKind::f64 : ElementKind::f32;
 }
 
-constexpr int bits_per_element(ElementKind kind) {
-  switch (kind) {
-    case ElementKind::f64: return 64;
-    case ElementKind::f32:
-    case ElementKind::s32: return 32;
-    case ElementKind::f16:
-    case ElementKind::bf16: return 16;
-    case ElementKind::s8:
-    case ElementKind::u8: return 8;
-    case ElementKind::s4:
-    case ElementKind::u4: return 4;
+namespace detail {
+
+// Refuses half a row: every fact that the class of the element asks for must be there, in the order of ElementKind, and
+// fit the C++ type.
+template <class... T>
+consteval bool elements_are_complete(TypeList<T...>) {
+  constexpr std::size_t kBytes[] = {sizeof(storage_t<T>)...};
+  for (std::size_t i = 0; i < kElements.size(); ++i) {
+    const ElementInfo& e = kElements[i];
+    if (e.kind != static_cast<ElementKind>(i) || e.name.empty() || e.numpy_name.empty()) return false;
+    if (e.bits < 8 ? 8 % e.bits != 0 : static_cast<std::size_t>(e.bits) != 8 * kBytes[i]) return false;
+    if ((e.element_class == ElementClass::code) != (e.grid != GridKind::none)) return false;
+    if (e.grid == GridKind::integer && e.range.max - e.range.min != (1 << e.bits) - 1) return false;
   }
-  return 0;
+  return true;
 }
+static_assert(elements_are_complete(ElementTypes{}), "a row of kElements is incomplete or out of order");
 
-// Bytes that a row of `count` elements takes; packed rows are rounded up to a whole byte.
-constexpr std::int64_t row_bytes(ElementKind kind, std::int64_t count) {
-  return is_packed(kind) ? count / 2 + count % 2 : count * (bits_per_element(kind) / 8);
-}
-
-// The least and greatest value of an integer code type.
-struct CodeRange {
-  std::int32_t min;
-  std::int32_t max;
-};
-constexpr CodeRange code_range(ElementKind kind) {
-  switch (kind) {
-    case ElementKind::s8: return {-128, 127};
-    case ElementKind::u8: return {0, 255};
-    case ElementKind::s4: return {-8, 7};
-    case ElementKind::u4: return {0, 15};
-    default: return {0, 0};
-  }
-}
-
-// "f32", "s4" and so on.
-KVANT_API std::string_view name(ElementKind kind);
-
+}  // namespace detail
 }  // namespace kvant

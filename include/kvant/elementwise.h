@@ -62,7 +62,6 @@ struct ElementwiseArgs {
 
 namespace detail {
 struct ElementwiseKernel;
-struct DeviceElementwiseKernel;
 
 // The buffers of one launch by reference, so that typed and run-time typed arguments share one path without
 // copying views. grad_output and input are null where the operator has none.
@@ -115,8 +114,7 @@ class KVANT_API ElementwisePlan {
 
   ElementwiseDescriptor descriptor_;
   Numerics numerics_ = Numerics::exact;
-  const detail::ElementwiseKernel* kernel_ = nullptr;               // of the CPU, or
-  const detail::DeviceElementwiseKernel* device_kernel_ = nullptr;  // of a GPU
+  const detail::ElementwiseKernel* kernel_ = nullptr;
   std::int64_t elements_ = 0;
   std::int64_t rows_ = 0;
   std::int64_t parameters_ = 0;

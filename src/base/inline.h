@@ -9,3 +9,6 @@
 #define KVANT_INLINE inline __attribute__((always_inline))
 #define KVANT_INLINE_LAMBDA __attribute__((always_inline))
 #endif
+
+// KVANT_NOINLINE: a template that several kernels share, so that it is compiled once.
+#define KVANT_NOINLINE __attribute__((noinline))

@@ -1,17 +1,16 @@
 // Refusals: a status code and a formatted sentence.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <utility>
 
+#include "base/text.h"
 #include "kvant/status.h"
 
 namespace kvant::base {
 
 template <class... Args>
 Status refuse(StatusCode code, fmt::format_string<Args...> format, Args&&... args) {
-  return Status(code, fmt::format(format, std::forward<Args>(args)...));
+  return Status(code, formatted(format, fmt::make_format_args(args...)));
 }
 
 template <class... Args>

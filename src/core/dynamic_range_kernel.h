@@ -1,41 +1,40 @@
-// What the front desk of dynamic-range quantization hands to a kernel that reads every element once.
+// What the front desk of dynamic-range quantization hands to a kernel, on every backend.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
+#include <memory>
+#include <string_view>
 
-#include "core/elementwise_kernel.h"
-#include "kvant/sku.h"
+#include "core/range_kernel.h"
+#include "kvant/plan.h"
 #include "semantics/dynamic_range.h"
 
 namespace kvant::detail {
 
-// Both jobs read the scales and zero points that the kernel writes to `scale` and `zero_point`.
-struct DynamicRangeJob {
-  const ElementwiseJob* any;     // for any elements
-  const ElementwiseJob* finite;  // for runs whose elements are known to be finite; differs in `bounded`
-  const semantics::RangeRules* rules;
-  std::byte* scale;
-  std::byte* zero_point;  // null: not wanted
+struct KernelSet;
+
+struct DynamicRangeProblem {
+  SegmentProblem segments;
+  semantics::RangeRules rules;
+  Numerics numerics;
 };
 
-// For runs that have a parameter of their own each: tokens, groups along a row, channels on the outermost axis. A part
-// consists of whole runs. (Runs of one element are served, but slowly.)
+struct DynamicRangeJob {
+  Rows x;             // read
+  Rows out;           // codes
+  bool gaps = false;  // rows of either do not follow each other
+  std::byte* scale = nullptr;
+  std::byte* zero_point = nullptr;  // null: not wanted
+};
+
 struct DynamicRangeKernel {
+  static constexpr std::string_view kFamily = "dynamic range";
   KernelSku sku;
-  void (*run)(const DynamicRangeJob& job, const ElementwisePart& part);
+  // `set` is the kernel's own: it makes ranges and codes with its siblings.
+  std::unique_ptr<const Prepared> (*prepare)(const DynamicRangeKernel& kernel, const KernelSet& set,
+                                             const DynamicRangeProblem& problem);
+  Status (*launch)(const DynamicRangeKernel& kernel, const Stream& stream, const Prepared& prepared, void* workspace,
+                   const DynamicRangeJob& job, const base::Who& who);
 };
 
 }  // namespace kvant::detail
-
-namespace kvant::cpu {
-
-// Each instruction set's kernels, defined in cpu/dynamic_range_<isa>.cc; see ElementwiseKernelList.
-struct DynamicRangeKernelList {
-  const detail::DynamicRangeKernel* first;
-  std::size_t count;
-};
-DynamicRangeKernelList dynamic_range_kernels_scalar();
-DynamicRangeKernelList dynamic_range_kernels_avx2();
-
-}  // namespace kvant::cpu

@@ -1,5 +1,6 @@
 #include "kvant/element.h"
 
+#include "core/element_names.h"
 #include "core/half.h"
 
 namespace kvant {
@@ -10,3 +11,17 @@ Half to_half(float value) { return core::narrow_to_half(value); }
 BFloat16 to_bfloat16(float value) { return core::narrow_to_bfloat16(value); }
 
 }  // namespace kvant
+
+namespace kvant::core {
+
+std::string names_of(ElementClass element_class) {
+  std::string names;
+  for (const ElementInfo& element : kElements) {
+    if (element.element_class != element_class) continue;
+    if (!names.empty()) names += ", ";
+    names += element.name;
+  }
+  return names;
+}
+
+}  // namespace kvant::core

@@ -1,16 +1,31 @@
-// What the front desk of linear layers hands to a kernel, and the list of kernels it chooses from.
+// What the front desk of linear layers hands to a kernel, on every backend, and how packed weights lie in memory.
 //
-// Inside, activations are u8 and weights are s8. The other kind of either differs by 128, which is a flip of the top
-// bit and moves into the zero point.
+//   y[m, n] = (act_scale[m] * weight_scale[n]) * Σ (a - act_zero_point[m]) * (w - weight_zero_point[n]) + bias[n]
+//
+// include/kvant/linear.h has the contract.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <string_view>
 
+#include "base/who.h"
+#include "core/parameters.h"
+#include "core/prepared.h"
+#include "core/range_kernel.h"
 #include "kvant/element.h"
+#include "kvant/plan.h"
 #include "kvant/sku.h"
+#include "kvant/status.h"
+#include "kvant/stream.h"
+#include "semantics/dynamic_range.h"
 
 namespace kvant::detail {
+
+struct KernelSet;
+
+// ---- Packed weights ----
 
 // A matrix of codes in the caller's memory. `flip` is what turns a byte into the kind used inside: 0 or 0x80.
 struct CodeMatrix {
@@ -43,59 +58,52 @@ struct LinearFormat {
                     std::int64_t* row_sums);
 };
 
-// One launch. Zero points belong to the kinds used inside.
-struct LinearJob {
-  std::int64_t rows;     // M
-  std::int64_t columns;  // N
-  std::int64_t depth;    // K
-  const std::byte* tiles;
-  const std::byte* wide_tiles;  // null: no panel needs them
-  const std::int64_t* row_sums;
-  const std::byte* panels;  // null: the weight is raw
-  CodeMatrix raw_weight;
-  const std::byte* act_scale;  // unaligned scales of the compute type
-  const std::byte* weight_scale;
-  std::int64_t act_scale_step;            // 1: one for each row; 0: one for all
-  std::int64_t weight_scale_step;         // the same for columns
-  const std::byte* act_zero_point;        // unaligned int32
-  const std::byte* weight_zero_point;     // unaligned int32
-  std::int64_t act_zero_point_step;       // 1 or 0
-  std::int64_t weight_zero_point_step;    // 1 or 0
-  std::int32_t act_zero_point_offset;     // added after limiting: 128 for s8 activations
-  std::int32_t weight_zero_point_offset;  // -128 for u8 weights
-  CodeRange weight_range;                 // of the caller's weight kind
-  const std::byte* bias;                  // null: none
-  bool bias_is_output_kind;               // otherwise the compute type
-  std::byte* out;
-  std::int64_t out_stride;  // bytes
+// ---- Problems, jobs and kernels ----
+
+// What select() knows.
+struct LinearProblem {
+  std::int64_t max_rows = 0;
+  std::int64_t in_features = 0;              // K
+  std::int64_t out_features = 0;             // N
+  ElementKind activation = ElementKind::s8;  // what the caller hands over
+  ElementKind codes = ElementKind::s8;       // what is multiplied: s8 or u8
+  ElementKind weight = ElementKind::s8;
+  ElementKind output = ElementKind::f32;
+  bool quantizes = false;  // the activation is floating point and becomes codes inside
+  // Of those that quantize:
+  bool is_static = false;  // with the scale and zero point of the job, otherwise with each row's own range
+  bool smooth = false;     // the activation is divided first
+  Numerics numerics = Numerics::exact;
+  semantics::RangeRules rules = {};
+
+  ElementKind compute() const { return scale_kind(output); }
 };
 
-// Panels [first_panel, end_panel) by rows [first_row, end_row); first_row is a multiple of tile_rows.
-struct LinearPart {
-  std::int64_t first_panel;
-  std::int64_t end_panel;
-  std::int64_t first_row;
-  std::int64_t end_row;
+struct LinearJob {
+  std::int64_t rows = 0;               // M, at least 1; there is a column too
+  Rows activation;                     // read
+  const std::byte* smooth = nullptr;   // null: none
+  Rows weight;                         // read; null: it is packed
+  const std::byte* panels = nullptr;   // a packed weight
+  bool wide_panels = false;            // some panel needs wide tiles
+  Scales act_scale;                    // one for each row, or one for all; not read where rows have their own range
+  ZeroPoints act_zero_point;           // the same, of the caller's kind; entries count as ±2^23 at most
+  Scales weight_scale;                 // one for each column, or one for all
+  ZeroPoints weight_zero_point;        // the same; entries beyond the weight's range count as the nearest in it
+  const std::byte* bias = nullptr;     // null: none
+  bool bias_is_output_kind = true;     // otherwise the compute type
+  Rows out;
 };
 
 struct LinearKernel {
+  static constexpr std::string_view kFamily = "linear";
   KernelSku sku;
-  const LinearFormat* format;
-  void (*run)(const LinearJob& job, const LinearPart& part);
-  // out[i] = x[i] / divisor[i] for n elements of the output's kind, in the compute type.
-  void (*divide_row)(const std::byte* x, const std::byte* divisor, std::byte* out, std::int64_t n);
+  const LinearFormat* format;  // of packed weights; null: takes raw ones only
+  // `set` is the kernel's own. Null where a kernel that makes the codes is missing.
+  std::unique_ptr<const Prepared> (*prepare)(const LinearKernel& kernel, const KernelSet& set,
+                                             const LinearProblem& problem);
+  Status (*launch)(const LinearKernel& kernel, const Stream& stream, const Prepared& prepared, void* workspace,
+                   const LinearJob& job, const base::Who& who);
 };
 
 }  // namespace kvant::detail
-
-namespace kvant::cpu {
-
-// Each instruction set's kernels, defined in cpu/linear_<isa>.cc; see ElementwiseKernelList.
-struct LinearKernelList {
-  const detail::LinearKernel* first;
-  std::size_t count;
-};
-LinearKernelList linear_kernels_scalar();
-LinearKernelList linear_kernels_avx2();
-
-}  // namespace kvant::cpu

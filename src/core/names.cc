@@ -1,5 +1,5 @@
 // The names of the public enumerations, and of kernels.
-#include <fmt/format.h>
+#include "base/text.h"
 
 #include <string>
 #include <string_view>
@@ -30,21 +30,6 @@ std::string_view name(StatusCode code) {
   return "unknown";
 }
 
-std::string_view name(ElementKind kind) {
-  switch (kind) {
-    case ElementKind::f32: return "f32";
-    case ElementKind::f64: return "f64";
-    case ElementKind::f16: return "f16";
-    case ElementKind::bf16: return "bf16";
-    case ElementKind::s8: return "s8";
-    case ElementKind::u8: return "u8";
-    case ElementKind::s4: return "s4";
-    case ElementKind::u4: return "u4";
-    case ElementKind::s32: return "s32";
-  }
-  return "unknown";
-}
-
 std::string_view name(GranularityKind kind) {
   switch (kind) {
     case GranularityKind::tensor: return "tensor";
@@ -56,35 +41,21 @@ std::string_view name(GranularityKind kind) {
 }
 
 std::string_view name(QuantizeKind op) {
+  if (is_elementwise(op)) return elementwise_operator(op).name;
   switch (op) {
-    case QuantizeKind::quantize: return "quantize";
-    case QuantizeKind::dequantize: return "dequantize";
-    case QuantizeKind::fake_quantize: return "fake_quantize";
-    case QuantizeKind::quantize_backward: return "quantize_backward";
-    case QuantizeKind::dequantize_backward: return "dequantize_backward";
-    case QuantizeKind::fake_quantize_backward: return "fake_quantize_backward";
     case QuantizeKind::range: return "range";
     case QuantizeKind::dynamic_range_quantize: return "dynamic_range_quantize";
     case QuantizeKind::w8a8_linear: return "w8a8_linear";
     case QuantizeKind::smoothquant_linear: return "smoothquant_linear";
     case QuantizeKind::quantized_linear: return "quantized_linear";
+    default: return "unknown";
   }
-  return "unknown";
 }
 
 std::string_view name(BackendKind backend) {
   switch (backend) {
     case BackendKind::cpu: return "cpu";
     case BackendKind::cuda: return "cuda";
-  }
-  return "unknown";
-}
-
-std::string_view name(ArchSku arch) {
-  switch (arch) {
-    case ArchSku::scalar: return "scalar";
-    case ArchSku::avx2: return "avx2";
-    case ArchSku::sm_80: return "sm_80";
   }
   return "unknown";
 }
@@ -116,8 +87,8 @@ std::string_view name(ObserverKind kind) {
 
 std::string KernelSku::name() const {
   std::string types(kvant::name(element));
-  if (aux_element != element) types += fmt::format("_{}", kvant::name(aux_element));
-  return fmt::format("{}_{}__{}", kvant::name(op), types, kvant::name(arch));
+  if (aux_element != element) types += base::text("_{}", kvant::name(aux_element));
+  return base::text("{}_{}__{}", kvant::name(op), types, kvant::name(arch));
 }
 
 }  // namespace kvant

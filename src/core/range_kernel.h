@@ -1,64 +1,54 @@
-// What the front desks of range and dynamic-range plans hand to a kernel, and the list of kernels they choose from.
+// What the front desk of range plans hands to a kernel, on every backend.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
 
-#include "core/elementwise_kernel.h"
-#include "core/runs.h"
+#include "base/who.h"
+#include "core/prepared.h"
+#include "kvant/granularity.h"
 #include "kvant/sku.h"
-#include "semantics/dynamic_range.h"
+#include "kvant/status.h"
+#include "kvant/stream.h"
+#include "kvant/tensor.h"
 
 namespace kvant::detail {
 
-// A tensor to look through. The stride is in bytes from line to line.
+// A tensor that is cut into segments, one for each parameter. Shape, scope and parameter shape fit each other.
+struct SegmentProblem {
+  Shape shape;
+  Granularity scope;
+  Shape parameter_shape;
+  ElementKind input;
+  std::optional<ElementKind> output;  // what is written besides ranges, if anything
+};
+
+// Rows that a segmented tensor is read from or written to.
+struct Rows {
+  std::byte* data = nullptr;
+  std::int64_t stride = 0;  // bytes from row to row
+};
+
 struct RangeJob {
-  const std::byte* x;
-  std::int64_t x_stride;
-  std::int64_t fetch_ahead;  // bytes in front of x to fetch, 0 for none
-  const Runs* runs;
-};
-
-// Ranges of `count` parameters from index `first` on: two aligned arrays of the compute type.
-struct RangeSlots {
-  void* lo;
-  void* hi;
-  std::int64_t first;
-  std::int64_t count;
-};
-
-// Where a range plan writes; null where nobody asked. Unaligned values of the compute type.
-struct RangeReport {
-  std::byte* min;
-  std::byte* max;
-  std::byte* max_abs;
-  bool accumulate;
+  Rows x;             // read
+  bool gaps = false;  // rows do not follow each other
+  // Where the ranges go; null where nobody asked.
+  std::byte* min = nullptr;
+  std::byte* max = nullptr;
+  std::byte* max_abs = nullptr;
+  bool accumulate = false;
 };
 
 struct RangeKernel {
+  static constexpr std::string_view kFamily = "range";
   KernelSku sku;
-  // The finite range of every parameter in `part`. Slots that the part does not touch become empty. True if every
-  // element is known to be finite.
-  bool (*find)(const RangeJob& job, const ElementwisePart& part, const RangeSlots& slots);
-  // Extends `slots` by as many ranges in lo and hi.
-  void (*merge)(const RangeSlots& slots, const void* lo, const void* hi);
-  // Scales and zero points of `slots`, to unaligned arrays that begin with parameter 0. No zero points for null.
-  void (*parameters)(const semantics::RangeRules& rules, const RangeSlots& slots, std::byte* scale,
-                     std::byte* zero_point);
-  // The ranges themselves.
-  void (*report)(const RangeReport& report, const RangeSlots& slots);
+  std::unique_ptr<const Prepared> (*prepare)(const SegmentProblem& problem);
+  // `workspace` has the bytes that `prepared` asks for.
+  Status (*launch)(const RangeKernel& kernel, const Stream& stream, const Prepared& prepared, void* workspace,
+                   const RangeJob& job, const base::Who& who);
 };
 
 }  // namespace kvant::detail
-
-namespace kvant::cpu {
-
-// Each instruction set's kernels, defined in cpu/range_<isa>.cc; see ElementwiseKernelList.
-struct RangeKernelList {
-  const detail::RangeKernel* first;
-  std::size_t count;
-};
-RangeKernelList range_kernels_scalar();
-RangeKernelList range_kernels_avx2();
-
-}  // namespace kvant::cpu

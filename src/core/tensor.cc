@@ -1,6 +1,6 @@
 #include "kvant/tensor.h"
 
-#include <fmt/format.h>
+#include "base/text.h"
 
 #include "base/refuse.h"
 #include "kvant/granularity.h"
@@ -23,7 +23,7 @@ std::optional<std::int64_t> Shape::element_count() const {
 
 std::string Shape::to_string() const {
   std::string text = "[";
-  for (int i = 0; i < rank_ && i < kMaxRank; ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", sizes_[i]);
+  for (int i = 0; i < rank_ && i < kMaxRank; ++i) text += base::text("{}{}", i == 0 ? "" : ", ", sizes_[i]);
   if (rank_ > kMaxRank) text += ", ...";
   return text + "]";
 }

@@ -7,20 +7,17 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "core/elementwise_kernel.h"
-#include "core/linear_kernel.h"
+#include "core/guarantee.h"
+#include "core/type_lists.h"
 #include "cpu/lanes/block.h"
 #include "cpu/lanes/scalar.h"
+#include "cpu/linear_kernel.h"
 #include "cpu/micro/operands.h"
 #include "kvant/element.h"
 #include "semantics/linear.h"
 #include "semantics/quantize.h"
 
 namespace kvant::cpu {
-
-using detail::LinearJob;
-using detail::LinearKernel;
-using detail::LinearPart;
 
 // Number `index` of an unaligned array, or its only one where step is 0.
 template <class T>
@@ -31,7 +28,7 @@ KVANT_INLINE T parameter_at(const std::byte* values, std::int64_t step, std::int
 template <class Micro, class L, class Out>
 class LinearRunner {
  public:
-  KVANT_INLINE LinearRunner(const LinearJob& job, const LinearPart& part) : job_(job), part_(part) {}
+  KVANT_INLINE LinearRunner(const LinearWork& job, const LinearPart& part) : job_(job), part_(part) {}
 
   KVANT_INLINE void run() {
     const std::int64_t bytes = Micro::panel_bytes(job_.depth);
@@ -209,7 +206,7 @@ class LinearRunner {
     }
   }
 
-  const LinearJob& job_;
+  const LinearWork& job_;
   const LinearPart& part_;
   std::int64_t first_column_ = 0;
   std::int64_t columns_ = 0;  // of the panel that exist
@@ -225,7 +222,7 @@ class LinearRunner {
 };
 
 template <class Micro, class L, class Out>
-void run_linear(const LinearJob& job, const LinearPart& part) {
+void run_linear(const LinearWork& job, const LinearPart& part) {
   LinearRunner<Micro, L, Out>(job, part).run();
 }
 
@@ -273,24 +270,28 @@ inline constexpr detail::LinearFormat kLinearFormat = {
     .pack_tile = &Micro::pack_tile,
 };
 
-template <class Micro, class Isa, class Out>
+template <class Isa, class Out>
 constexpr LinearKernel linear_kernel() {
   using L = typename Isa::template Lanes<compute_t<Out>>;
-  KernelSku sku;
-  sku.op = QuantizeKind::w8a8_linear;
-  sku.element = ElementKind::s8;
-  sku.aux_element = kind_of<Out>;
-  sku.arch = Micro::kArch;
-  sku.epilogue = EpilogueKind::dequantize_bias;
-  sku.precision_guarantee = detail::bit_stable_guarantee<compute_t<Out>>();
-  sku.precision_guarantee.accumulator = AccumulatorKind::exact_integer;
-  return {sku, &kLinearFormat<Micro>, &run_linear<Micro, L, Out>, &divide_row<L, Out>};
+  using Micro = typename Isa::Micro;
+  LinearKernel kernel = {};
+  kernel.sku = detail::bit_stable_sku<compute_t<Out>>(Isa::kArch, QuantizeKind::w8a8_linear, ElementKind::s8,
+                                                      kind_of<Out>);
+  kernel.sku.epilogue = EpilogueKind::dequantize_bias;
+  kernel.sku.precision_guarantee.accumulator = AccumulatorKind::exact_integer;
+  kernel.format = &kLinearFormat<Micro>;
+  kernel.prepare = &prepare_linear;
+  kernel.launch = &launch_linear;
+  kernel.run = &run_linear<Micro, L, Out>;
+  kernel.divide_row = &divide_row<L, Out>;
+  return kernel;
 }
 
-template <class Micro, class Isa>
-constexpr std::array<LinearKernel, 4> make_linear_kernels() {
-  return {linear_kernel<Micro, Isa, float>(), linear_kernel<Micro, Isa, double>(), linear_kernel<Micro, Isa, Half>(),
-          linear_kernel<Micro, Isa, BFloat16>()};
+template <class Isa>
+constexpr auto make_linear_kernels() {
+  return []<class... Out>(TypeList<Out...>) {
+    return std::array<LinearKernel, sizeof...(Out)>{linear_kernel<Isa, Out>()...};
+  }(core::RealTypes{});
 }
 
 }  // namespace kvant::cpu

@@ -13,19 +13,15 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "core/range_kernel.h"
+#include "core/guarantee.h"
+#include "core/type_lists.h"
 #include "cpu/fetch.h"
 #include "cpu/lanes/block.h"
+#include "cpu/range_kernel.h"
 #include "kvant/element.h"
 #include "semantics/dynamic_range.h"
 
 namespace kvant::cpu {
-
-using detail::ElementwisePart;
-using detail::RangeJob;
-using detail::RangeKernel;
-using detail::RangeReport;
-using detail::RangeSlots;
 
 // ---- Accumulators ---------------------------------------------------------------------------------------------
 // Each takes blocks of kBlock elements and keeps a range for every place in the block. An instruction set may have a
@@ -204,12 +200,12 @@ KVANT_INLINE Accumulator accumulate_stretch(const In* p, std::int64_t n, std::in
 
 // Lines in runs. Whole short runs are folded together, a vector of them at a time.
 template <class L, class In, class Accumulator>
-KVANT_INLINE void find_in_runs(const RangeJob& job, const ElementwisePart& part,
+KVANT_INLINE void find_in_runs(const RangeWork& job, const ElementwisePart& part,
                                const SlotArrays<typename L::C>& slots) {
-  const std::int64_t run = job.runs->run;
+  const std::int64_t run = job.runs.run;
   for (std::int64_t line = part.first_line; line < part.end_line; ++line) {
     const In* x = reinterpret_cast<const In*>(job.x + line * job.x_stride) + part.offset;
-    std::int64_t parameter = core::first_parameter(*job.runs, line);
+    std::int64_t parameter = core::first_parameter(job.runs, line);
     std::int64_t left = run;
     if (part.offset != 0) {
       parameter += part.offset / run;
@@ -309,19 +305,19 @@ KVANT_INLINE std::int64_t extend_joined_columns(const In* x, std::int64_t lines,
 // Lines whose elements have ranges of their own. Eight lines that share them go side by side, so that the running
 // ranges are read and written once for all of them.
 template <class L, class In, class Accumulator>
-KVANT_INLINE void find_in_columns(const RangeJob& job, const ElementwisePart& part,
+KVANT_INLINE void find_in_columns(const RangeWork& job, const ElementwisePart& part,
                                   const SlotArrays<typename L::C>& slots) {
   using C = typename L::C;
   constexpr std::int64_t kBlock = Accumulator::kBlock;
   constexpr std::int64_t kSideBySide = 8;
   std::int64_t lines = 0;
   for (std::int64_t line = part.first_line; line < part.end_line; line += lines) {
-    lines = core::lines_sharing_parameters(*job.runs, line);
+    lines = core::lines_sharing_parameters(job.runs, line);
     if (lines > part.end_line - line) lines = part.end_line - line;
     const std::int64_t shared = lines;
     if (lines > kSideBySide) lines = kSideBySide;
     const In* x = reinterpret_cast<const In*>(job.x + line * job.x_stride) + part.offset;
-    const std::int64_t at = core::first_parameter(*job.runs, line) + part.offset - slots.first;
+    const std::int64_t at = core::first_parameter(job.runs, line) + part.offset - slots.first;
     C* lo = slots.lo + at;
     C* hi = slots.hi + at;
     const std::int64_t n = part.count;
@@ -333,7 +329,7 @@ KVANT_INLINE void find_in_columns(const RangeJob& job, const ElementwisePart& pa
         extend_columns<L, Accumulator>(x + n - kBlock, job.x_stride, lines, 0, lo + n - kBlock, hi + n - kBlock);
       continue;
     }
-    const bool whole_lines = n == job.runs->length && job.x_stride == n * static_cast<std::int64_t>(sizeof(In));
+    const bool whole_lines = n == job.runs.length && job.x_stride == n * static_cast<std::int64_t>(sizeof(In));
     if (whole_lines && shared >= 2 * kBlock)
       lines = extend_joined_columns<L, Accumulator>(x, shared, n, lo, hi);
     else
@@ -363,16 +359,16 @@ KVANT_INLINE bool all_finite(const SlotArrays<typename L::C>& slots) {
 }
 
 template <class L, class In, class Accumulator>
-KVANT_INLINE void find_with(const RangeJob& job, const ElementwisePart& part, const SlotArrays<typename L::C>& slots) {
+KVANT_INLINE void find_with(const RangeWork& job, const ElementwisePart& part, const SlotArrays<typename L::C>& slots) {
   clear<L>(slots);
-  if (job.runs->run == 1)
+  if (job.runs.run == 1)
     find_in_columns<L, In, Accumulator>(job, part, slots);
   else
     find_in_runs<L, In, Accumulator>(job, part, slots);
 }
 
 template <class L, class In>
-bool find_ranges(const RangeJob& job, const ElementwisePart& part, const RangeSlots& range_slots) {
+bool find_ranges(const RangeWork& job, const ElementwisePart& part, const RangeSlots& range_slots) {
   const SlotArrays<typename L::C> slots(range_slots);
   using OfAny = typename RangeOfAny<L, In>::Type;
   find_with<L, In, OfAny>(job, part, slots);
@@ -434,22 +430,25 @@ void report_ranges(const RangeReport& report, const RangeSlots& range_slots) {
 // ---- The table ------------------------------------------------------------------------------------------------
 
 template <class Isa, class In>
-constexpr RangeKernel range_kernel(ArchSku arch) {
+constexpr RangeKernel range_kernel() {
   using C = compute_t<In>;
   using L = typename Isa::template Lanes<C>;
-  KernelSku sku;
-  sku.op = QuantizeKind::range;
-  sku.element = kind_of<In>;
-  sku.aux_element = kind_of<C>;
-  sku.arch = arch;
-  sku.precision_guarantee = detail::bit_stable_guarantee<C>();
-  return {sku, &find_ranges<L, In>, &merge_ranges<L>, &find_parameters<L>, &report_ranges<L>};
+  RangeKernel kernel = {};
+  kernel.sku = detail::bit_stable_sku<C>(Isa::kArch, QuantizeKind::range, kind_of<In>, kind_of<C>);
+  kernel.prepare = &prepare_range;
+  kernel.launch = &launch_range;
+  kernel.find = &find_ranges<L, In>;
+  kernel.merge = &merge_ranges<L>;
+  kernel.parameters = &find_parameters<L>;
+  kernel.report = &report_ranges<L>;
+  return kernel;
 }
 
 template <class Isa>
-constexpr auto make_range_kernels(ArchSku arch) {
-  return std::array<RangeKernel, 4>{range_kernel<Isa, float>(arch), range_kernel<Isa, double>(arch),
-                                    range_kernel<Isa, Half>(arch), range_kernel<Isa, BFloat16>(arch)};
+constexpr auto make_range_kernels() {
+  return []<class... In>(TypeList<In...>) {
+    return std::array<RangeKernel, sizeof...(In)>{range_kernel<Isa, In>()...};
+  }(core::RealTypes{});
 }
 
 }  // namespace kvant::cpu

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/refuse.h"
-#include "core/device_kernel.h"
+#include "core/cuda_backend.h"
 
 namespace kvant {
 

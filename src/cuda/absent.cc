@@ -1,6 +1,6 @@
 // The CUDA backend of a build without CUDA.
 #include "base/refuse.h"
-#include "core/device_kernel.h"
+#include "core/cuda_backend.h"
 
 namespace kvant::cuda {
 
@@ -13,9 +13,6 @@ Result<detail::DeviceStream> open_stream(CUstream_st*) {
 Status launch_status(std::string_view, int) { return {}; }
 int current_device() { return -1; }
 
-std::span<const detail::DeviceElementwiseKernel> elementwise_kernels() { return {}; }
-std::span<const detail::DeviceRangeKernel> range_kernels() { return {}; }
-std::span<const detail::DeviceDynamicRangeKernel> dynamic_range_kernels() { return {}; }
-std::span<const detail::DeviceLinearKernel> linear_kernels() { return {}; }
+detail::KernelSet kernel_set() { return {ArchSku::sm_80, {}}; }
 
 }  // namespace kvant::cuda

@@ -5,19 +5,38 @@
 
 #include <algorithm>
 #include <array>
-#include <type_traits>
+#include <memory>
 
 #include "base/divide_up.h"
+#include "core/dynamic_range_kernel.h"
+#include "core/kernel_set.h"
+#include "cuda/cut_segments.h"
 #include "cuda/range_launch.h"
 #include "cuda/table.h"
+#include "cuda/tokens.h"
 
 namespace kvant::cuda {
 namespace {
 
-using detail::DeviceDynamicRangeJob;
-using detail::DeviceDynamicRangeKernel;
 using detail::DeviceStream;
-using detail::DeviceTokenJob;
+
+struct PreparedDynamicRange : detail::Prepared {
+  PreparedDynamicRange(const detail::DynamicRangeProblem& problem, const detail::ElementwiseKernel& kernel)
+      : tensor(problem.segments), rules(problem.rules), numerics(problem.numerics), quantize(&kernel) {}
+  std::size_t workspace_size() const override { return tensor.workspace_bytes(); }
+
+  CutTensor tensor;
+  semantics::RangeRules rules;
+  Numerics numerics;
+  const detail::ElementwiseKernel* quantize;  // of the same kinds
+};
+
+std::unique_ptr<const detail::Prepared> prepare(const detail::DynamicRangeKernel& kernel, const detail::KernelSet& set,
+                                                const detail::DynamicRangeProblem& problem) {
+  const auto* quantize =
+      set.find<detail::ElementwiseKernel>(QuantizeKind::quantize, kernel.sku.element, kernel.sku.aux_element);
+  return quantize == nullptr ? nullptr : std::make_unique<const PreparedDynamicRange>(problem, *quantize);
+}
 
 // Lines that a block takes at least once it has merged the partial ranges of its columns.
 constexpr std::int64_t kLinesPerBlock = 128;
@@ -35,71 +54,98 @@ int launch_runs(const DeviceStream& stream, const RunsProblem& problem, const Co
 template <class T, class Code>
 int launch_columns(const DeviceStream& stream, const ColumnsProblem& problem, const Codes& codes) {
   constexpr int N = kOwnColumns<T, Code>;
-  const detail::DeviceSegments& s = problem.segments;
+  const CutSegments& s = problem.segments;
   const std::int64_t lines = s.runs.lines * s.runs.length / s.parameters;  // of a segment
   const std::int64_t shares = s.chunks() == 1 ? 1 : std::max<std::int64_t>(1, lines / kLinesPerBlock);
   return device::launch(stream, columns_shape<N>(stream, s, shares, ColumnsBlock<compute_t<T>, N>::shared_bytes()),
                         &dynamic_columns_kernel<T, Code>, problem, codes, shares);
 }
 
-Sink parameters_sink(const DeviceDynamicRangeJob& job, std::int64_t chunks) {
-  return {.kind = SinkKind::parameters,
-          .partial = job.partial,
-          .chunks = chunks,
-          .parameters = job.segments.parameters,
-          .rules = job.rules,
-          .scale = job.scale,
-          .zero_point = job.zero_point};
-}
+// One launch of a plan.
+template <class T, class Code>
+struct Launch {
+  const detail::DynamicRangeJob& job;
+  const PreparedDynamicRange& plan;
+  const CutSegments& s;
+  std::int64_t x_stride;
+  std::int64_t out_stride;
+  void* workspace;
 
-// The codes of a tensor whose scales and zero points are there.
-int quantize_with_parameters(const DeviceStream& stream, const DeviceDynamicRangeJob& job) {
-  return job.quantize->enqueue(stream, {.x = job.x,
-                                        .out = job.out,
-                                        .x_stride = job.x_stride,
-                                        .out_stride = job.out_stride,
-                                        .scale = {job.scale},
-                                        .zero_point = {job.zero_point},
-                                        .q_min = job.rules.q_min,
-                                        .q_max = job.rules.q_max,
-                                        .numerics = job.numerics,
-                                        .runs = job.segments.runs});
-}
+  Launch(const detail::DynamicRangeJob& one, const PreparedDynamicRange& prepared, void* scratch)
+      : job(one),
+        plan(prepared),
+        s(prepared.tensor.geometry(one.gaps)),
+        x_stride(prepared.tensor.line_stride(s.runs, kind_of<T>, one.x)),
+        out_stride(prepared.tensor.line_stride(s.runs, kind_of<Code>, one.out)),
+        workspace(scratch) {}
+
+  Sink parameters_sink(std::int64_t chunks) const {
+    return {.kind = SinkKind::parameters,
+            .partial = partial_ranges(workspace),
+            .chunks = chunks,
+            .parameters = s.parameters,
+            .rules = plan.rules,
+            .scale = job.scale,
+            .zero_point = job.zero_point};
+  }
+
+  // The codes of a tensor whose scales and zero points are there.
+  Status quantize_with_parameters(const Stream& stream, const base::Who& who) const {
+    detail::ElementwiseJob codes;
+    codes.x = job.x.data;
+    codes.out = job.out.data;
+    codes.x_stride = x_stride;
+    codes.out_stride = out_stride;
+    codes.scale.data = job.scale;
+    codes.zero_point.data = job.zero_point;
+    codes.q_min = plan.rules.q_min;
+    codes.q_max = plan.rules.q_max;
+    codes.numerics = plan.numerics;
+    codes.runs = s.runs;
+    return plan.quantize->launch(*plan.quantize, stream, codes, who);
+  }
+
+  Status run(const Stream& on, const base::Who& who) const {
+    const DeviceStream& stream = on.device();
+    if (s.runs.lines == 0) return launched(who, finish_ranges<compute_t<T>>(stream, parameters_sink(0)));
+    const bool columns = has_columns(s);
+    const bool whole_bytes = s.runs.run % elements_per_byte(kind_of<Code>) == 0 || s.runs.run >= s.runs.length;
+    const unsigned team = team_size(base::divide_up(s.runs.run, s.piece_chunks), kChunk<T, Code>);
+    // Teams make codes of their own segments, unless those share bytes or a small team would merge many partial ranges.
+    constexpr std::int64_t kMaxMerged = 8;  // by one thread
+    const bool by_teams = whole_bytes && s.chunks() <= kMaxMerged * team;
+    const Sink sink = parameters_sink(s.chunks());
+    if (s.chunks() > 1 || !(by_teams || columns)) {
+      Sink first = sink;
+      if (s.chunks() > 1) first.kind = SinkKind::partials;
+      if (Status error = launched(who, find_ranges<T>(stream, job.x.data, x_stride, s, first)); !error.ok())
+        return error;
+    }
+    if (!(by_teams || columns)) {
+      if (s.chunks() > 1)
+        if (Status error = launched(who, finish_ranges<compute_t<T>>(stream, sink)); !error.ok()) return error;
+      return quantize_with_parameters(on, who);
+    }
+    const Codes codes{.out = job.out.data,
+                      .out_stride = out_stride,
+                      .sink = sink,
+                      .settings = {plan.rules.q_min, plan.rules.q_max, plan.numerics == Numerics::reciprocal}};
+    if (columns) return launched(who, launch_columns<T, Code>(stream, {job.x.data, x_stride, s}, codes));
+    return launched(who, launch_runs<T, Code>(stream, {job.x.data, x_stride, s, team}, codes));
+  }
+};
 
 template <class T, class Code>
-int enqueue(const DeviceStream& stream, const DeviceDynamicRangeJob& job) {
-  const detail::DeviceSegments& s = job.segments;
-  if (s.runs.lines == 0) return finish_ranges<compute_t<T>>(stream, parameters_sink(job, 0));
-  const bool columns = has_columns(s);
-  const bool whole_bytes = !kIsPacked<Code> || s.runs.run % 2 == 0 || s.runs.run >= s.runs.length;
-  const unsigned team = team_size(base::divide_up(s.runs.run, s.piece_chunks), kChunk<T, Code>);
-  // Teams make codes of their own segments, unless those share bytes or a small team would merge many partial ranges.
-  constexpr std::int64_t kMostMerged = 8;  // by one thread
-  const bool by_teams = whole_bytes && s.chunks() <= kMostMerged * team;
-  const Sink sink = parameters_sink(job, s.chunks());
-  if (s.chunks() > 1 || !(by_teams || columns)) {
-    Sink first = sink;
-    if (s.chunks() > 1) first.kind = SinkKind::partials;
-    if (const int error = find_ranges<T>(stream, job.x, job.x_stride, s, first); error != 0) return error;
-  }
-  if (!(by_teams || columns)) {
-    if (s.chunks() > 1)
-      if (const int error = finish_ranges<compute_t<T>>(stream, sink); error != 0) return error;
-    return quantize_with_parameters(stream, job);
-  }
-  const Codes codes{.out = job.out,
-                    .out_stride = job.out_stride,
-                    .sink = sink,
-                    .settings = {job.rules.q_min, job.rules.q_max, job.numerics == Numerics::reciprocal}};
-  if (columns) return launch_columns<T, Code>(stream, {job.x, job.x_stride, s}, codes);
-  return launch_runs<T, Code>(stream, {job.x, job.x_stride, s, team}, codes);
+Status launch(const detail::DynamicRangeKernel&, const Stream& stream, const detail::Prepared& prepared, void* workspace,
+              const detail::DynamicRangeJob& job, const base::Who& who) {
+  return Launch<T, Code>(job, static_cast<const PreparedDynamicRange&>(prepared), workspace).run(stream, who);
 }
 
 template <class T>
-int enqueue_tokens(const DeviceStream& stream, const DeviceTokenJob& job) {
+int quantize_tokens_of(const DeviceStream& stream, const TokenJob& job) {
   using Code = std::int8_t;
-  const detail::DeviceSegments segments{
-      .runs = {.lines = job.rows, .length = job.length, .run = job.length, .outer_step = 1}, .parameters = job.rows};
+  const CutSegments segments{.runs = {.lines = job.rows, .length = job.length, .run = job.length, .outer_step = 1},
+                             .parameters = job.rows};
   const RunsProblem problem{job.x, job.x_stride, segments, team_size(job.length, kChunk<T, Code>)};
   const Codes codes{.out = job.out,
                     .out_stride = job.out_stride,
@@ -116,27 +162,34 @@ int enqueue_tokens(const DeviceStream& stream, const DeviceTokenJob& job) {
   return launch_runs<T, Code>(stream, problem, codes);
 }
 
-template <class T, class Code>
-constexpr DeviceDynamicRangeKernel kernel() {
-  DeviceDynamicRangeKernel k{device_sku<compute_t<T>>(QuantizeKind::dynamic_range_quantize, kind_of<T>, kind_of<Code>),
-                             &enqueue<T, Code>, nullptr};
-  if constexpr (std::is_same_v<Code, std::int8_t>) k.enqueue_tokens = &enqueue_tokens<T>;
-  return k;
-}
-
-template <class... T, class... Code>
-constexpr auto make_kernels(Types<T...>, Types<Code...>) {
-  std::array<DeviceDynamicRangeKernel, sizeof...(T) * sizeof...(Code)> all{};
+constexpr auto make_kernels() {
+  std::array<detail::DynamicRangeKernel, core::RealTypes::kSize * core::CodeTypes::kSize> all{};
   std::size_t n = 0;
-  const auto append_for = [&]<class One>(Types<One>) { ((all[n++] = kernel<One, Code>()), ...); };
-  (append_for(Types<T>{}), ...);
+  core::for_each_type(core::RealTypes{}, [&]<class T>(TypeList<T>) {
+    core::for_each_type(core::CodeTypes{}, [&]<class Code>(TypeList<Code>) {
+      all[n++] = {device_sku<compute_t<T>>(QuantizeKind::dynamic_range_quantize, kind_of<T>, kind_of<Code>), &prepare,
+                  &launch<T, Code>};
+    });
+  });
   return all;
 }
 
-const auto kKernels = make_kernels(FloatTypes{}, CodeTypes{});
+const auto kKernels = make_kernels();
+const auto kPointers = pointers_to<detail::DynamicRangeKernel>(kKernels);
 
 }  // namespace
 
-std::span<const DeviceDynamicRangeKernel> dynamic_range_kernels() { return kKernels; }
+int quantize_tokens(ElementKind input, const DeviceStream& stream, const TokenJob& job) {
+  int error = 0;
+  core::for_each_type(core::RealTypes{}, [&]<class T>(TypeList<T>) {
+    if (kind_of<T> == input) error = quantize_tokens_of<T>(stream, job);
+  });
+  return error;
+}
+
+template <>
+detail::KernelList<detail::DynamicRangeKernel> kernels<detail::DynamicRangeKernel>() {
+  return {kPointers.data(), kPointers.size()};
+}
 
 }  // namespace kvant::cuda

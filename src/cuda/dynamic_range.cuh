@@ -1,7 +1,7 @@
 // The kernels that find ranges and make codes in one launch, or make codes from the partial ranges of another.
 #pragma once
 
-#include "core/device_kernel.h"
+#include "cuda/cut_segments.h"
 #include "cuda/operators.h"
 #include "cuda/range.cuh"
 #include "semantics/linear.h"

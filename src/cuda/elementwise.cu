@@ -2,6 +2,7 @@
 #include "cuda/elementwise.cuh"
 
 #include <array>
+#include <utility>
 
 #include "base/divide_up.h"
 #include "core/elementwise_kernel.h"
@@ -11,44 +12,75 @@
 namespace kvant::cuda {
 namespace {
 
-using detail::DeviceElementwiseJob;
-using detail::DeviceElementwiseKernel;
-
 template <class Op>
-int enqueue(const detail::DeviceStream& stream, const DeviceElementwiseJob& job) {
+Status launch(const detail::ElementwiseKernel&, const Stream& stream, const detail::ElementwiseJob& job,
+              const base::Who& who) {
   constexpr int N = kChunk<typename Op::In, typename Op::Out>;
   // One chunk more than whole ones make: the first may be short.
   const std::int64_t chunks = base::divide_up(job.runs.length, N) + 1;
-  return device::launch(stream, rectangle(stream, chunks, job.runs.lines), &elementwise_kernel<Op>, job);
+  const detail::DeviceStream& device = stream.device();
+  return launched(who,
+                  device::launch(device, rectangle(device, chunks, job.runs.lines), &elementwise_kernel<Op>, job));
 }
 
-template <class Op>
-constexpr DeviceElementwiseKernel kernel(QuantizeKind op) {
-  return {device_sku<compute_t<typename Op::F>>(op, kind_of<typename Op::In>, kind_of<typename Op::Out>), &enqueue<Op>};
+// Which operator of operators.h a row of the table is, for a floating-point and a code type.
+template <QuantizeKind kOp, class F, class Code>
+struct OperatorOf;
+template <class F, class Code>
+struct OperatorOf<QuantizeKind::quantize, F, Code> {
+  using Type = Quantize<F, Code>;
+};
+template <class F, class Code>
+struct OperatorOf<QuantizeKind::dequantize, F, Code> {
+  using Type = Dequantize<F, Code>;
+};
+template <class F, class Code>
+struct OperatorOf<QuantizeKind::fake_quantize, F, Code> {
+  using Type = FakeQuantize<F>;
+};
+template <class F, class Code>
+struct OperatorOf<QuantizeKind::quantize_backward, F, Code> {
+  using Type = MaskedBackward<F, true>;
+};
+template <class F, class Code>
+struct OperatorOf<QuantizeKind::dequantize_backward, F, Code> {
+  using Type = DequantizeBackward<F>;
+};
+template <class F, class Code>
+struct OperatorOf<QuantizeKind::fake_quantize_backward, F, Code> {
+  using Type = MaskedBackward<F, false>;
+};
+
+template <QuantizeKind kOp, class F, class Code>
+constexpr detail::ElementwiseKernel kernel() {
+  using Op = typename OperatorOf<kOp, F, Code>::Type;
+  return {device_sku<compute_t<F>>(kOp, kind_of<typename Op::In>, kind_of<typename Op::Out>), &launch<Op>};
 }
 
-// Floating-point types × code types, and floating-point types alone.
-template <class... F, class... Code>
-constexpr auto make_kernels(Types<F...>, Types<Code...>) {
-  std::array<DeviceElementwiseKernel, sizeof...(F) * (2 * sizeof...(Code) + 4)> all{};
+// Rows of the table × floating-point types, × code types where there are codes.
+constexpr auto make_kernels() {
+  constexpr std::size_t kReal = core::RealTypes::kSize, kCodes = core::CodeTypes::kSize;
+  std::array<detail::ElementwiseKernel, core::elementwise_kernel_count(kReal, kCodes)> all{};
   std::size_t n = 0;
-  const auto append_for = [&]<class One>(Types<One>) {
-    ((all[n++] = kernel<Quantize<One, Code>>(QuantizeKind::quantize),
-      all[n++] = kernel<Dequantize<One, Code>>(QuantizeKind::dequantize)),
-     ...);
-    all[n++] = kernel<FakeQuantize<One>>(QuantizeKind::fake_quantize);
-    all[n++] = kernel<MaskedBackward<One, true>>(QuantizeKind::quantize_backward);
-    all[n++] = kernel<MaskedBackward<One, false>>(QuantizeKind::fake_quantize_backward);
-    all[n++] = kernel<DequantizeBackward<One>>(QuantizeKind::dequantize_backward);
-  };
-  (append_for(Types<F>{}), ...);
+  core::for_each_elementwise_operator([&]<QuantizeKind kOp>(core::OperatorTag<kOp>) {
+    core::for_each_type(core::RealTypes{}, [&]<class F>(TypeList<F>) {
+      if constexpr (core::has_codes(elementwise_operator(kOp)))
+        core::for_each_type(core::CodeTypes{}, [&]<class Code>(TypeList<Code>) { all[n++] = kernel<kOp, F, Code>(); });
+      else
+        all[n++] = kernel<kOp, F, void>();
+    });
+  });
   return all;
 }
 
-const auto kKernels = make_kernels(FloatTypes{}, CodeTypes{});
+const auto kKernels = make_kernels();
+const auto kPointers = pointers_to<detail::ElementwiseKernel>(kKernels);
 
 }  // namespace
 
-std::span<const DeviceElementwiseKernel> elementwise_kernels() { return kKernels; }
+template <>
+detail::KernelList<detail::ElementwiseKernel> kernels<detail::ElementwiseKernel>() {
+  return {kPointers.data(), kPointers.size()};
+}
 
 }  // namespace kvant::cuda

@@ -2,7 +2,7 @@
 // lines, and stride over the rest of both, so that neither long lines nor many short ones leave threads idle.
 #pragma once
 
-#include "core/device_kernel.h"
+#include "core/elementwise_kernel.h"
 #include "core/runs.h"
 #include "cuda/chunk.h"
 #include "cuda/operators.h"
@@ -13,8 +13,8 @@ namespace kvant::cuda {
 // The parameters of one index.
 template <class L>
 struct ParameterReader {
-  const detail::DeviceScales* scale;
-  const detail::DeviceZeroPoints* zero_point;
+  const detail::Scales* scale;
+  const detail::ZeroPoints* zero_point;
   Settings settings;
 
   KVANT_DEVICE semantics::Prepared<L> operator()(std::int64_t index) const {
@@ -27,7 +27,7 @@ struct ParameterReader {
   KVANT_DEVICE void load_own(std::int64_t index, int count, typename L::C (&s)[N], int (&zp)[N]) const {
     KVANT_UNROLL
     for (int i = 0; i < N; ++i) {
-      s[i] = static_cast<typename L::C>(scale->value);
+      s[i] = scale->template value<typename L::C>();
       zp[i] = zero_point->value;
     }
     if (scale->data != nullptr) load_chunk<typename L::C, N>(scale->data, index, count, s);
@@ -36,7 +36,7 @@ struct ParameterReader {
 };
 
 template <class Op>
-KVANT_KERNEL void KVANT_BLOCK(256, 2) elementwise_kernel(const detail::DeviceElementwiseJob job) {
+KVANT_KERNEL void KVANT_BLOCK(256, 2) elementwise_kernel(const detail::ElementwiseJob job) {
   using In = typename Op::In;
   using Out = typename Op::Out;
   using F = typename Op::F;

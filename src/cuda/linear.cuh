@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "core/device_kernel.h"
+#include "cuda/linear_product.h"
 #include "cuda/device.h"
 #include "cuda/grid.h"
 #include "cuda/lanes.h"
@@ -26,7 +26,7 @@ namespace kvant::cuda {
 
 // A job, and what the host worked out about it once. All branches on these are uniform.
 struct LinearLaunch {
-  detail::DeviceLinearJob job;
+  LinearProduct job;
   bool activation_is_aligned = false;  // every row of it starts at a multiple of 16 bytes
   bool weight_is_aligned = false;
   bool out_is_aligned = false;
@@ -75,7 +75,7 @@ struct LinearEpilogue {
   using C = compute_t<Out>;
   using L = DeviceLanes<C>;
 
-  const detail::DeviceLinearJob& job;
+  const LinearProduct& job;
 
   KVANT_DEVICE C act_scale(std::int64_t row) const { return scale_at<C>(job.act_scale, row); }
   KVANT_DEVICE C weight_scale(std::int64_t column) const { return scale_at<C>(job.weight_scale, column); }
@@ -409,7 +409,7 @@ KVANT_DEVICE void write_tile(const LinearLaunch& launch, const TileThread<Tile>&
   constexpr unsigned kRowsAtOnce = kWarp / kLanesInRow;
   static_assert(16 % kRowsAtOnce == 0);
 
-  const detail::DeviceLinearJob& job = launch.job;
+  const LinearProduct& job = launch.job;
   const LinearEpilogue<Out> epilogue{job};
   const bool corrects = launch.needs_row_sums || launch.needs_column_sums;
   const std::int32_t extra =
@@ -482,7 +482,7 @@ KVANT_DEVICE void write_tile(const LinearLaunch& launch, const TileThread<Tile>&
 template <class Out, class Tile>
 KVANT_KERNEL KVANT_BLOCK(kTileThreads, 2) void linear_tile(LinearLaunch launch) {
   using Depth = typename Tile::Depth;
-  const detail::DeviceLinearJob& job = launch.job;
+  const LinearProduct& job = launch.job;
   const TileThread<Tile> at;
   const Depth depth = static_cast<Depth>(job.depth);
   const Depth steps = (depth + (Tile::kStep - 1)) / Tile::kStep;
@@ -592,7 +592,7 @@ template <int rows>
 class SmallOperands {
  public:
   KVANT_DEVICE SmallOperands(const LinearLaunch& launch, std::int64_t first_column) : launch_(launch) {
-    const detail::DeviceLinearJob& job = launch.job;
+    const LinearProduct& job = launch.job;
     KVANT_UNROLL
     for (int n = 0; n < kSmallColumns; ++n) {
       const std::int64_t column = first_column + n < job.columns ? first_column + n : job.columns - 1;
@@ -603,7 +603,7 @@ class SmallOperands {
   // `chunks` chunks of 16 bytes, `kWarp` of them apart, from depth k on. Rows must be aligned.
   template <int chunks>
   KVANT_DEVICE void add_chunks(std::int32_t k, SmallSums<rows>& sums) const {
-    const detail::DeviceLinearJob& job = launch_.job;
+    const LinearProduct& job = launch_.job;
     device::Words4 w[chunks][kSmallColumns];
     KVANT_UNROLL
     for (int c = 0; c < chunks; ++c) {
@@ -639,7 +639,7 @@ class SmallOperands {
 
   // The four bytes at depth k, or as many as there are.
   KVANT_DEVICE void add_word(std::int32_t k, SmallSums<rows>& sums) const {
-    const detail::DeviceLinearJob& job = launch_.job;
+    const LinearProduct& job = launch_.job;
     const std::int64_t left = job.depth - k;
     const std::uint32_t flip_a = job.activation_is_unsigned ? kFlip : 0, flip_w = job.weight_is_unsigned ? kFlip : 0;
     std::uint32_t w[kSmallColumns];
@@ -686,7 +686,7 @@ KVANT_KERNEL KVANT_BLOCK(kSmallThreads, 8) void linear_small(LinearLaunch launch
   // With few rows there are registers left to have more of the weight on its way.
   constexpr int kChunks = rows <= 4 ? 2 : 1;
 
-  const detail::DeviceLinearJob& job = launch.job;
+  const LinearProduct& job = launch.job;
   const LinearEpilogue<Out> epilogue{job};
   const unsigned lane = device::linear_thread() % kWarp;
   const std::int32_t depth = static_cast<std::int32_t>(job.depth);

@@ -1,46 +1,70 @@
 // The range kernels of the CUDA backend.
 #include <array>
+#include <memory>
 
+#include "core/range_kernel.h"
+#include "cuda/cut_segments.h"
 #include "cuda/range_launch.h"
 #include "cuda/table.h"
 
 namespace kvant::cuda {
 namespace {
 
-using detail::DeviceRangeJob;
-using detail::DeviceRangeKernel;
+struct PreparedRange : detail::Prepared {
+  explicit PreparedRange(const detail::SegmentProblem& problem) : tensor(problem) {}
+  std::size_t workspace_size() const override { return tensor.workspace_bytes(); }
+
+  CutTensor tensor;
+};
+
+std::unique_ptr<const detail::Prepared> prepare(const detail::SegmentProblem& problem) {
+  return std::make_unique<const PreparedRange>(problem);
+}
 
 template <class T>
-int enqueue(const detail::DeviceStream& stream, const DeviceRangeJob& job) {
-  const bool empty = job.segments.runs.lines == 0;
-  const std::int64_t chunks = empty ? 0 : job.segments.chunks();
+int enqueue(const detail::DeviceStream& stream, const CutTensor& tensor, void* workspace, const detail::RangeJob& job) {
+  const CutSegments& segments = tensor.geometry(job.gaps);
+  const std::int64_t x_stride = tensor.line_stride(segments.runs, kind_of<T>, job.x);
+  const bool empty = segments.runs.lines == 0;
+  const std::int64_t chunks = empty ? 0 : segments.chunks();
   const Sink report{.kind = SinkKind::report,
-                    .partial = job.partial,
+                    .partial = partial_ranges(workspace),
                     .chunks = chunks,
-                    .parameters = job.segments.parameters,
+                    .parameters = segments.parameters,
                     .min = job.min,
                     .max = job.max,
                     .max_abs = job.max_abs,
                     .accumulate = job.accumulate};
-  if (chunks == 1) return find_ranges<T>(stream, job.x, job.x_stride, job.segments, report);
+  if (chunks == 1) return find_ranges<T>(stream, job.x.data, x_stride, segments, report);
   if (!empty) {
     Sink partials = report;
     partials.kind = SinkKind::partials;
-    if (const int error = find_ranges<T>(stream, job.x, job.x_stride, job.segments, partials); error != 0) return error;
+    if (const int error = find_ranges<T>(stream, job.x.data, x_stride, segments, partials); error != 0) return error;
   }
   return finish_ranges<compute_t<T>>(stream, report);
 }
 
-template <class... T>
-constexpr auto make_kernels(Types<T...>) {
-  return std::array<DeviceRangeKernel, sizeof...(T)>{
-      {{device_sku<compute_t<T>>(QuantizeKind::range, kind_of<T>, kind_of<compute_t<T>>), &enqueue<T>}...}};
+template <class T>
+Status launch(const detail::RangeKernel&, const Stream& stream, const detail::Prepared& prepared, void* workspace,
+              const detail::RangeJob& job, const base::Who& who) {
+  const CutTensor& tensor = static_cast<const PreparedRange&>(prepared).tensor;
+  return launched(who, enqueue<T>(stream.device(), tensor, workspace, job));
 }
 
-const auto kKernels = make_kernels(FloatTypes{});
+template <class... T>
+constexpr auto make_kernels(TypeList<T...>) {
+  return std::array<detail::RangeKernel, sizeof...(T)>{
+      {{device_sku<compute_t<T>>(QuantizeKind::range, kind_of<T>, kind_of<compute_t<T>>), &prepare, &launch<T>}...}};
+}
+
+const auto kKernels = make_kernels(core::RealTypes{});
+const auto kPointers = pointers_to<detail::RangeKernel>(kKernels);
 
 }  // namespace
 
-std::span<const DeviceRangeKernel> range_kernels() { return kKernels; }
+template <>
+detail::KernelList<detail::RangeKernel> kernels<detail::RangeKernel>() {
+  return {kPointers.data(), kPointers.size()};
+}
 
 }  // namespace kvant::cuda

@@ -6,7 +6,7 @@
 // ends first, and whoever needs a parameter merges its partial ranges.
 #pragma once
 
-#include "core/device_kernel.h"
+#include "cuda/cut_segments.h"
 #include "cuda/chunk.h"
 #include "cuda/lanes.h"
 #include "cuda/segments.h"
@@ -97,7 +97,7 @@ struct Sink {
 struct RunsProblem {
   const std::byte* x;
   std::int64_t x_stride;
-  detail::DeviceSegments segments;
+  CutSegments segments;
   unsigned team_size;
 };
 
@@ -109,7 +109,7 @@ struct RunsUnit {
   Share lines;     // of the segment
   Share elements;  // of each of them
 
-  static KVANT_DEVICE RunsUnit of(const detail::DeviceSegments& s, std::int64_t index) {
+  static KVANT_DEVICE RunsUnit of(const CutSegments& s, std::int64_t index) {
     RunsUnit u;
     const std::int64_t chunks = s.chunks();
     u.parameter = chunks == 1 ? index : index / chunks;
@@ -182,7 +182,7 @@ KVANT_KERNEL void KVANT_BLOCK(kThreads, 3) range_runs_kernel(const RunsProblem p
 struct ColumnsProblem {
   const std::byte* x;
   std::int64_t x_stride;
-  detail::DeviceSegments segments;
+  CutSegments segments;
 
   KVANT_DEVICE std::int64_t classes() const { return segments.parameters / segments.runs.length; }
 };

@@ -17,11 +17,11 @@ inline unsigned team_size(std::int64_t run, int chunk) {
   return size;
 }
 
-inline bool has_columns(const detail::DeviceSegments& segments) { return segments.runs.run == 1; }
+inline bool has_columns(const CutSegments& segments) { return segments.runs.run == 1; }
 
 // Blocks for columns, N of them to a thread, by `shares` of their lines.
 template <int N>
-device::LaunchShape columns_shape(const detail::DeviceStream& stream, const detail::DeviceSegments& segments,
+device::LaunchShape columns_shape(const detail::DeviceStream& stream, const CutSegments& segments,
                                   std::int64_t shares, unsigned shared_bytes) {
   const std::int64_t length = segments.runs.length;
   unsigned wide = 1;
@@ -33,7 +33,7 @@ device::LaunchShape columns_shape(const detail::DeviceStream& stream, const deta
 // Ranges of all chunks of all segments into `sink`.
 template <class T>
 int find_ranges(const detail::DeviceStream& stream, const std::byte* x, std::int64_t x_stride,
-                const detail::DeviceSegments& segments, const Sink& sink) {
+                const CutSegments& segments, const Sink& sink) {
   if (has_columns(segments)) {
     constexpr int N = kRangeColumns<T>;
     return device::launch(

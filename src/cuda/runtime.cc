@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/refuse.h"
-#include "core/device_kernel.h"
+#include "core/cuda_backend.h"
 
 namespace kvant::cuda {
 namespace {
@@ -33,10 +33,10 @@ Result<detail::DeviceStream> open_stream(CUstream_st* stream) {
   if (const cudaError_t error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
       error != cudaSuccess)
     return unavailable(error);
-  constexpr int kLeastMajor = 8;
-  if (major < kLeastMajor)
+  constexpr int kMinMajor = 8;
+  if (major < kMinMajor)
     return base::refuse(StatusCode::DeviceUnavailable, "cuda: device {} has compute capability {}.x, kvant needs {}.0",
-                        device, major, kLeastMajor);
+                        device, major, kMinMajor);
   // Enough blocks to even out their ends; the kernels stride over the rest.
   constexpr std::int64_t kBlocksPerMultiprocessor = 32;
   return detail::DeviceStream{stream, device, multiprocessors, std::max(1, multiprocessors) * kBlocksPerMultiprocessor};

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "core/device_kernel.h"
+#include "cuda/cut_segments.h"
 #include "core/runs.h"
 #include "cuda/device.h"
 

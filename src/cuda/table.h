@@ -1,27 +1,37 @@
-// What the tables of kernels in this folder are made with.
+// What the tables of kernels in this folder are made with, and how a launch ends.
 #pragma once
 
-#include "core/elementwise_kernel.h"
+#include <array>
+#include <cstddef>
+
+#include "base/who.h"
+#include "core/cuda_backend.h"
+#include "core/guarantee.h"
+#include "core/type_lists.h"
 #include "kvant/element.h"
 #include "kvant/sku.h"
+#include "kvant/status.h"
 
 namespace kvant::cuda {
 
-template <class... T>
-struct Types {};
-using FloatTypes = Types<float, double, Half, BFloat16>;
-using CodeTypes = Types<std::int8_t, std::uint8_t, Int4, UInt4>;
+// The kernels of one family, defined by its .cu file.
+template <class Kernel>
+detail::KernelList<Kernel> kernels();
 
 template <class C>
-constexpr KernelSku device_sku(QuantizeKind op, ElementKind element, ElementKind aux_element) {
-  KernelSku sku;
-  sku.op = op;
-  sku.element = element;
-  sku.aux_element = aux_element;
-  sku.arch = ArchSku::sm_80;
-  sku.backend = BackendKind::cuda;
-  sku.precision_guarantee = detail::bit_stable_guarantee<C>();
-  return sku;
+consteval KernelSku device_sku(QuantizeKind op, ElementKind element, ElementKind aux_element) {
+  return detail::bit_stable_sku<C>(ArchSku::sm_80, op, element, aux_element);
+}
+
+// What became of a launch.
+inline Status launched(const base::Who& who, int error) { return error == 0 ? Status() : launch_status(who(), error); }
+
+// A table of kernels as pointers to what every backend's kernels of the family have in common.
+template <class Kernel, class DeviceKernel, std::size_t kCount>
+constexpr std::array<const Kernel*, kCount> pointers_to(const std::array<DeviceKernel, kCount>& kernels) {
+  std::array<const Kernel*, kCount> pointers = {};
+  for (std::size_t i = 0; i < kCount; ++i) pointers[i] = &kernels[i];
+  return pointers;
 }
 
 }  // namespace kvant::cuda

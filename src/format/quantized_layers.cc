@@ -1,5 +1,7 @@
 #include "format/quantized_layers.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>

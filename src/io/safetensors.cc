@@ -2,6 +2,8 @@
 // the first event that has no place in it, so that no tree of the document is ever built.
 #include "io/safetensors.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <functional>

@@ -1,5 +1,7 @@
 #include "measure/compare.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>

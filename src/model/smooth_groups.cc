@@ -1,5 +1,7 @@
 #include "model/smooth_groups.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

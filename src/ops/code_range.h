@@ -6,14 +6,14 @@
 #include <string_view>
 
 #include "base/refuse.h"
+#include "base/who.h"
 #include "kvant/element.h"
 #include "kvant/status.h"
 
 namespace kvant::ops {
 
 // q_min and q_max or their defaults, inside `limits`, which are the least and the greatest value `of_what`.
-template <class Who>
-Result<CodeRange> checked_code_range(const Who& who, std::optional<std::int32_t> q_min,
+inline Result<CodeRange> checked_code_range(const base::Who& who, std::optional<std::int32_t> q_min,
                                      std::optional<std::int32_t> q_max, const CodeRange& defaults,
                                      const CodeRange& limits, std::string_view of_what) {
   const CodeRange range{q_min.value_or(defaults.min), q_max.value_or(defaults.max)};

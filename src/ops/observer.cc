@@ -547,7 +547,7 @@ std::string_view who() { return "observer"; }
 Result<RangeRules> checked_rules(const ObserverDescriptor& d) {
   const CodeRange limits = code_range(d.output);
   const auto range =
-      ops::checked_code_range(who, d.q_min, d.q_max, limits, limits, fmt::format("of {}", name(d.output)));
+      ops::checked_code_range(who, d.q_min, d.q_max, limits, limits, base::text("of {}", name(d.output)));
   if (!range.ok()) return range.status();
   const bool symmetric = d.mode == DynamicRangeMode::symmetric;
   if (symmetric && range->max <= 0)

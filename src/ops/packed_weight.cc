@@ -7,8 +7,8 @@
 
 #include "base/divide_up.h"
 #include "base/refuse.h"
-#include "core/runs.h"
-#include "cpu/features.h"
+#include "cpu/linear_kernel.h"
+#include "cpu/instruction_sets.h"
 #include "ops/packed_weight_impl.h"
 #include "ops/preference.h"
 #include "ops/registry.h"
@@ -46,7 +46,9 @@ constexpr char kMagic[8] = {'k', 'v', 'a', 'n', 't', 'W', '0', '2'};
 constexpr const char* kOnGpu = "CUDA plans take the raw weight";
 
 const LinearFormat* format_of(const ops::Target& target) {
-  const detail::LinearKernel* kernel = ops::find_linear_kernel(ElementKind::f32, target);
+  const auto* kernel = ops::select_kernel<detail::LinearKernel>(QuantizeKind::w8a8_linear, ElementKind::s8,
+                                                                ElementKind::f32, target)
+                           .kernel;
   return kernel == nullptr ? nullptr : kernel->format;
 }
 
@@ -159,7 +161,7 @@ PackedWeight::PackedWeight(std::shared_ptr<const Impl> impl) : impl_(std::move(i
 
 Result<PackedWeight> PackedWeight::pack(const Stream& stream, const AnyRef& weight, const PlanPreference& preference) {
   if (Status s = ops::check_cpu_stream(kWho, stream, kOnGpu); !s.ok()) return s;
-  const auto target = ops::target_of(kWho, stream, preference);
+  const auto target = ops::target_of(who, stream, preference);
   if (!target.ok()) return target.status();
   if (weight.kind != ElementKind::s8 && weight.kind != ElementKind::u8)
     return unsupported("{}: weight has element {}, must be s8 or u8", kWho, name(weight.kind));
@@ -180,7 +182,7 @@ Result<PackedWeight> PackedWeight::pack(const Stream& stream, const AnyRef& weig
   if (bytes == nullptr) return no_memory(size);
   const PackLaunch launch{
       format,
-      {static_cast<const std::byte*>(weight.data), ops::stride_bytes(weight), n, k, ops::weight_flip(weight.kind)},
+      {static_cast<const std::byte*>(weight.data), ops::stride_bytes(weight), n, k, cpu::weight_flip(weight.kind)},
       bytes.get() + sizeof(Header)};
   const std::int64_t panels = panel_count(*format, n);
   if (Status s = stream.parallel_for(panels, Task(&PackLaunch::run_part, &launch)); !s.ok()) return s;
@@ -200,7 +202,7 @@ Result<PackedWeight> PackedWeight::pack(const Stream& stream, const AnyRef& weig
 Result<std::size_t> PackedWeight::packed_size(const Stream& stream, std::int64_t out_features, std::int64_t in_features,
                                               const PlanPreference& preference) {
   if (Status s = ops::check_cpu_stream(kWho, stream, kOnGpu); !s.ok()) return s;
-  const auto target = ops::target_of(kWho, stream, preference);
+  const auto target = ops::target_of(who, stream, preference);
   if (!target.ok()) return target.status();
   if (Status s = ops::check_linear_sizes(kWho, 0, in_features, out_features); !s.ok()) return s;
   const LinearFormat* format = format_of(*target);
@@ -222,7 +224,7 @@ Result<PackedWeight> PackedWeight::from_bytes(const Stream& stream, std::span<co
     return std::memcmp(field, expected, sizeof field) == 0;
   };
   const LinearFormat* format = nullptr;
-  for (const detail::LinearKernel* kernel : ops::linear_kernels())
+  for (const auto* kernel : ops::all_kernels<detail::LinearKernel>(BackendKind::cpu))
     if (is(header.isa, name(kernel->sku.arch))) format = kernel->format;
   const std::string_view isa(header.isa, strnlen(header.isa, sizeof header.isa));
   if (format == nullptr) return unsupported("{}: packed for '{}', which this build does not know", kWho, isa);

@@ -24,10 +24,6 @@ struct PackedWeight::Impl {
 
 namespace ops {
 
-// What turns a code of the caller's kind into the kind used inside (core/linear_kernel.h).
-inline std::uint8_t weight_flip(ElementKind kind) { return kind == ElementKind::u8 ? 0x80 : 0; }
-inline std::uint8_t activation_flip(ElementKind kind) { return kind == ElementKind::s8 ? 0x80 : 0; }
-
 // Sizes of a linear layer that every later product of sizes can bear, in the name of `who`.
 Status check_linear_sizes(const char* who, std::int64_t rows, std::int64_t in_features, std::int64_t out_features);
 

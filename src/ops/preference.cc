@@ -5,13 +5,29 @@
 #include <string_view>
 
 #include "base/refuse.h"
-#include "core/device_kernel.h"
-#include "cpu/features.h"
+#include "core/cuda_backend.h"
+#include "cpu/instruction_sets.h"
 
 namespace kvant::ops {
 namespace {
 
-constexpr ArchSku kKnownIsas[] = {ArchSku::scalar, ArchSku::avx2};
+// The instruction set of the CPU that has this name.
+std::optional<ArchSku> isa_named(std::string_view text) {
+  for (const ArchInfo& arch : kArchs)
+    if (arch.backend == BackendKind::cpu && arch.name == text) return arch.arch;
+  return std::nullopt;
+}
+
+// "scalar, avx2"
+std::string known_isas() {
+  std::string names;
+  for (const ArchInfo& arch : kArchs) {
+    if (arch.backend != BackendKind::cpu) continue;
+    if (!names.empty()) names += ", ";
+    names += arch.name;
+  }
+  return names;
+}
 
 // Null or empty: nothing is forced.
 const char* forced_isa() { return std::getenv("KVANT_FORCE_ISA"); }
@@ -24,7 +40,7 @@ bool nothing_requested(const Stream& stream, const PlanPreference& preference) {
          !is_set(forced_isa());
 }
 
-Result<Target> target_of(const std::string& who, const Stream& stream, const PlanPreference& preference) {
+Result<Target> requested_target(const std::string& who, const Stream& stream, const PlanPreference& preference) {
   if (!stream.status().ok()) return stream.status();
   const BackendKind backend = stream.backend();
   if (preference.backend == BackendKind::cuda && !cuda::is_built())
@@ -43,18 +59,17 @@ Result<Target> target_of(const std::string& who, const Stream& stream, const Pla
   if (!isa) {
     const char* forced = forced_isa();
     if (!is_set(forced)) return Target();
-    const auto known =
-        std::find_if(std::begin(kKnownIsas), std::end(kKnownIsas), [&](ArchSku arch) { return name(arch) == forced; });
-    if (known == std::end(kKnownIsas))
-      return base::unsupported("{}: KVANT_FORCE_ISA={} is not an instruction set; known: scalar, avx2", who, forced);
-    isa = *known;
+    isa = isa_named(forced);
+    if (!isa)
+      return base::unsupported("{}: KVANT_FORCE_ISA={} is not an instruction set; known: {}", who, forced,
+                               known_isas());
     asked_by = "KVANT_FORCE_ISA";
   }
-  const auto compiled = cpu::compiled_isas();
-  if (std::find(compiled.begin(), compiled.end(), *isa) == compiled.end())
+  const cpu::InstructionSet* set = cpu::instruction_set(*isa);
+  if (set == nullptr)
     return base::unsupported("{}: {} asks for {}, which this build of kvant has no kernels for", who, asked_by,
                              name(*isa));
-  if (!cpu::can_run(*isa))
+  if (!set->runs_here)
     return base::unsupported("{}: {} asks for {}, which this machine cannot run", who, asked_by, name(*isa));
   return Target{backend, isa};
 }

@@ -1,40 +1,49 @@
-// Every kernel of this build, in the order of preference: select() takes the first that serves the problem and the
-// machine. Tests and benchmarks walk the same lists, so a new kernel is covered without being named.
+// Which kernel serves a problem: the first instruction set of the target that has one. Tests and benchmarks walk the
+// same sets, so a kernel is covered without being named.
 #pragma once
 
-#include <optional>
-#include <span>
+#include <vector>
 
-#include "core/device_kernel.h"
-#include "core/dynamic_range_kernel.h"
-#include "core/elementwise_kernel.h"
-#include "core/linear_kernel.h"
-#include "core/range_kernel.h"
-#include "kvant/export.h"
+#include "core/kernel_set.h"
+#include "kvant/sku.h"
 #include "ops/preference.h"
 
 namespace kvant::ops {
 
-KVANT_API std::span<const detail::ElementwiseKernel* const> elementwise_kernels();
-KVANT_API std::span<const detail::RangeKernel* const> range_kernels();
-KVANT_API std::span<const detail::DynamicRangeKernel* const> dynamic_range_kernels();
-std::span<const detail::LinearKernel* const> linear_kernels();
+// Every set of this build, the CPU's best first, then CUDA's.
+const std::vector<const detail::KernelSet*>& kernel_sets();
 
-// The kernel of the CPU for an operator and its element kinds, on the instruction set asked for or on the best that
-// this machine runs. Null if there is none, or if the target is another backend.
-const detail::ElementwiseKernel* find_elementwise_kernel(QuantizeKind op, ElementKind element, ElementKind aux_element,
-                                                         const Target& target);
-const detail::DynamicRangeKernel* find_dynamic_range_kernel(ElementKind element, ElementKind aux_element,
-                                                            const Target& target);
-const detail::RangeKernel* find_range_kernel(ElementKind element, const Target& target);
-const detail::LinearKernel* find_linear_kernel(ElementKind output, const Target& target);
+// What select() found: a kernel and the set that it belongs to. Both null if there is none.
+template <class Kernel>
+struct Selected {
+  const Kernel* kernel = nullptr;
+  const detail::KernelSet* set = nullptr;
+};
 
-// The same of a GPU's.
-const detail::DeviceElementwiseKernel* find_device_elementwise_kernel(QuantizeKind op, ElementKind element,
-                                                                      ElementKind aux_element, const Target& target);
-const detail::DeviceDynamicRangeKernel* find_device_dynamic_range_kernel(ElementKind element, ElementKind aux_element,
-                                                                         const Target& target);
-const detail::DeviceRangeKernel* find_device_range_kernel(ElementKind element, const Target& target);
-const detail::DeviceLinearKernel* find_device_linear_kernel(ElementKind output, const Target& target);
+// Whether a set's kernels may be used.
+bool serves(const detail::KernelSet& set, const Target& target);
+
+template <class Kernel>
+Selected<Kernel> select_kernel(QuantizeKind op, ElementKind element, ElementKind aux_element, const Target& target) {
+  for (const detail::KernelSet* set : kernel_sets())
+    if (serves(*set, target))
+      if (const Kernel* kernel = set->find<Kernel>(op, element, aux_element)) return {kernel, set};
+  return {};
+}
+
+// All kernels of a family, or of a family on one backend.
+template <class Kernel>
+std::vector<const Kernel*> all_kernels() {
+  std::vector<const Kernel*> all;
+  for (const detail::KernelSet* set : kernel_sets())
+    for (const Kernel* kernel : set->of<Kernel>()) all.push_back(kernel);
+  return all;
+}
+template <class Kernel>
+std::vector<const Kernel*> all_kernels(BackendKind backend) {
+  std::vector<const Kernel*> all = all_kernels<Kernel>();
+  std::erase_if(all, [&](const Kernel* kernel) { return kernel->sku.backend != backend; });
+  return all;
+}
 
 }  // namespace kvant::ops

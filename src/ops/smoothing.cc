@@ -41,7 +41,7 @@ template <class View>
 std::vector<Operand> named_weights(std::span<const View> weights) {
   std::vector<Operand> operands;
   operands.reserve(weights.size());
-  for (const View& weight : weights) operands.push_back({fmt::format("weights[{}]", operands.size()), weight});
+  for (const View& weight : weights) operands.push_back({base::text("weights[{}]", operands.size()), weight});
   return operands;
 }
 
@@ -77,7 +77,7 @@ std::int64_t rows_of(const AnyRef& view) {
 // Sizes, stride and address, whatever the shape.
 Status check_memory(const char* who, const Operand& o) {
   const auto sizes =
-      ops::checked_parameter_shape([&] { return fmt::format("{}: {}", who, o.name); }, o.view.shape, PerTensor{});
+      ops::checked_parameter_shape([&] { return base::text("{}: {}", who, o.name); }, o.view.shape, PerTensor{});
   if (!sizes.ok()) return sizes.status();
   return ops::check_view([&] { return who; }, o.name.c_str(), o.view, o.view.kind, o.view.shape, rows_of(o.view));
 }

@@ -1,5 +1,4 @@
-// Checks of the buffers that a plan is given, shared by all front desks. `who` is called for the beginning of a
-// sentence ("quantize_per_group"), and only where something is refused.
+// Checks of the buffers that a plan is given, shared by all front desks.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "base/float_environment.h"
-#include "base/refuse.h"
+#include "base/who.h"
+#include "core/parameters.h"
+#include "core/range_kernel.h"
 #include "kvant/element.h"
 #include "kvant/granularity.h"
 #include "kvant/plan.h"
@@ -56,68 +56,33 @@ class OneScale {
   }
   // 2^-128 (2^-1024): its reciprocal is the least power of two that overflows; the next number's is finite.
   bool has_finite_reciprocal() const { return bits_ > (wide_ ? 0x0004000000000000 : 0x00200000); }
-  std::string to_string() const {
-    const base::DefaultFloatEnvironment environment;  // formatting a number computes with it
-    if (wide_) return fmt::format("{}", read_unaligned<double>(&bits_));
-    return fmt::format("{}", read_unaligned<float>(&bits_));  // the lower half comes first
-  }
+  std::string to_string() const;
 
  private:
   bool wide_;
   std::uint64_t bits_;
 };
 
+// What a view says besides its shape, which AnyRef and AnyMut have in different types.
+struct ViewFacts {
+  const void* data;
+  ElementKind kind;
+  const Shape* shape;
+  std::int64_t row_stride;
+
+  ViewFacts(const AnyRef& v) : data(v.data), kind(v.kind), shape(&v.shape), row_stride(v.row_stride) {}  // NOLINT
+  ViewFacts(const AnyMut& v) : data(v.data), kind(v.kind), shape(&v.shape), row_stride(v.row_stride) {}  // NOLINT
+};
+
 // A view against what the plan was selected for: kind, shape, stride, address. No rows: nothing is touched.
-template <class Who, class View>
-Status check_view(const Who& who, const char* what, const View& view, ElementKind kind, const Shape& shape,
-                  std::int64_t rows) {
-  if (view.kind != kind)
-    return base::unsupported("{}: {} has element {}, the plan was selected for {}", who(), what, name(view.kind),
-                             name(kind));
-  if (!(view.shape == shape))
-    return base::invalid_problem("{}: {} has shape {}, the plan was selected for {}", who(), what,
-                                 view.shape.to_string(), shape.to_string());
-  if (view.row_stride != 0) {
-    if (view.row_stride < view.shape.row_length())
-      return base::invalid_problem("{}: {} has row stride {}, which is less than its row of {}", who(), what,
-                                   view.row_stride, view.shape.row_length());
-    if (is_packed(kind) && view.row_stride % 2 != 0)
-      return base::invalid_problem("{}: {} has row stride {}; rows of {} begin at a whole byte, so it must be even",
-                                   who(), what, view.row_stride, name(kind));
-    std::int64_t bytes = 0;
-    if (__builtin_mul_overflow(view.row_stride, std::int64_t{8}, &bytes) || __builtin_mul_overflow(bytes, rows, &bytes))
-      return base::invalid_problem("{}: {} has row stride {} in shape {}, more bytes than 63 bits count", who(), what,
-                                   view.row_stride, view.shape.to_string());
-  }
-  if (view.data == nullptr && rows != 0)
-    return base::invalid_problem("{}: {} is null for shape {}", who(), what, shape.to_string());
-  return {};
-}
+Status check_view(const base::Who& who, const char* what, const ViewFacts& view, ElementKind kind, const Shape& shape,
+                  std::int64_t rows);
 
 // parameter_shape() in the name of `who`, for a shape whose bytes can be counted.
-template <class Who>
-Result<Shape> checked_parameter_shape(const Who& who, const Shape& shape, const Granularity& granularity) {
-  auto parameters = parameter_shape(shape, granularity);
-  if (!parameters.ok()) {  // "per_group: …" becomes "quantize_per_group: …"
-    const std::string_view reason = parameters.status().message();
-    return Status(parameters.status().code(), fmt::format("{}{}", who(), reason.substr(reason.find(':'))));
-  }
-  std::int64_t bytes = 0;
-  if (__builtin_mul_overflow(*shape.element_count(), std::int64_t{8}, &bytes))
-    return base::invalid_problem("{}: shape {} has more bytes than 63 bits count", who(), shape.to_string());
-  return parameters;
-}
+Result<Shape> checked_parameter_shape(const base::Who& who, const Shape& shape, const Granularity& granularity);
 
 // The shapes that a parameter tensor may have: as the granularity says, flat, or per token with a last size of 1.
-inline bool parameter_shape_fits(const Shape& given, const Shape& wanted, std::int64_t count,
-                                 GranularityKind granularity) {
-  if (given == wanted) return true;
-  if (given.rank() == 1 && given[0] == count) return true;
-  if (granularity != GranularityKind::token || given.rank() != wanted.rank() + 1) return false;
-  for (int i = 0; i < wanted.rank(); ++i)
-    if (given[i] != wanted[i]) return false;
-  return given[wanted.rank()] == 1;
-}
+bool parameter_shape_fits(const Shape& given, const Shape& wanted, std::int64_t count, GranularityKind granularity);
 
 // What a plan expects of its parameter tensors.
 struct ParameterShape {
@@ -127,30 +92,36 @@ struct ParameterShape {
 };
 
 // A dense tensor of parameters; `used` is false where nothing would be read or written.
-template <class Who>
-Status check_parameters(const Who& who, const char* what, ElementKind given_kind, const Shape& given,
-                        std::int64_t row_stride, const void* data, ElementKind kind, const ParameterShape& wanted,
-                        bool used) {
-  if (given_kind != kind)
-    return base::unsupported("{}: {} has element {}, must be {}", who(), what, name(given_kind), name(kind));
-  if (!parameter_shape_fits(given, wanted.shape, wanted.count, wanted.granularity))
-    return base::invalid_problem("{}: {} has shape {}, must have {}", who(), what, given.to_string(),
-                                 wanted.shape.to_string());
-  if (row_stride != 0 && row_stride != given.row_length())
-    return base::invalid_problem("{}: {} has row stride {}, must be dense", who(), what, row_stride);
-  if (data == nullptr && wanted.count != 0 && used)
-    return base::invalid_problem("{}: {} is null, must point at {} of them", who(), what, wanted.count);
-  return {};
-}
+Status check_parameters(const base::Who& who, const char* what, const ViewFacts& given, ElementKind kind,
+                        const ParameterShape& wanted, bool used);
 
-template <class Who>
-Status check_workspace(const Who& who, const Workspace& workspace, std::size_t needed) {
-  if (needed == 0) return {};
-  if (workspace.size < needed)
-    return base::refuse(StatusCode::WorkspaceTooSmall, "{}: workspace has {} bytes, needs {}", who(), workspace.size,
-                        needed);
-  if (workspace.data == nullptr) return base::invalid_problem("{}: workspace is null, needs {} bytes", who(), needed);
-  return {};
+Status check_workspace(const base::Who& who, const Workspace& workspace, std::size_t needed);
+
+// GPUs read and write whole elements at multiples of their size; the CPU takes any address, and nothing is refused for
+// its kernels.
+class AlignmentCheck {
+ public:
+  AlignmentCheck(const base::Who& who, BackendKind backend) : who_(who), needed_(backend == BackendKind::cuda) {}
+  Status operator()(const char* what, const ViewFacts& view) const { return check(what, view.kind, view.data); }
+  Status operator()(const char* what, const AnyParameter& p) const {
+    return p.is_scalar() ? Status() : check(what, p.kind(), p.data());
+  }
+
+ private:
+  Status check(const char* what, ElementKind kind, const void* data) const;
+
+  const base::Who& who_;
+  bool needed_;
+};
+
+// A parameter as kernels take it.
+detail::Scales scales_of(const AnyParameter& p);
+detail::ZeroPoints zero_points_of(const AnyParameter& p);
+
+// The rows of a view; kernels do not write to what they read.
+template <class View>
+detail::Rows rows_of(const View& view) {
+  return {static_cast<std::byte*>(const_cast<void*>(static_cast<const void*>(view.data))), stride_bytes(view)};
 }
 
 }  // namespace kvant::ops

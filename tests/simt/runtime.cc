@@ -1,7 +1,7 @@
-// The runtime half of the CUDA backend (core/device_kernel.h) for the executor.
+// The runtime half of the CUDA backend (core/cuda_backend.h) for the executor.
 #include <fmt/format.h>
 
-#include "core/device_kernel.h"
+#include "core/cuda_backend.h"
 #include "tests/simt/machine.h"
 #include "tests/simt/simt.h"
 

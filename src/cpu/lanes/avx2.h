@@ -45,17 +45,21 @@ KVANT_INLINE __m256i join(__m128i lo, __m128i hi) { return _mm256_inserti128_si2
 
 // What does not depend on the compute type.
 struct Avx2Shared {
-  // Each pair of bytes (lo, hi) becomes lo + 16 * hi, which fits a byte.
-  static constexpr int kNibbleBlock = 64;
-  static KVANT_INLINE void pack_nibbles(const std::uint8_t* codes, std::uint8_t* packed, bool stream) {
+  // Codes of four bits. Each pair of bytes (lo, hi) becomes lo + 16 * hi, which fits a byte.
+  template <int kBits>
+  static constexpr int kPackBlock = 64;
+  template <int kBits>
+  static KVANT_INLINE void pack_codes(const std::uint8_t* codes, std::uint8_t* packed, bool stream) {
+    static_assert(kBits == 4);
     const __m256i nibble = _mm256_set1_epi8(0xF);
     const __m256i weights = _mm256_set1_epi16(0x1001);
     const __m256i lo = _mm256_maddubs_epi16(_mm256_and_si256(load_256(codes), nibble), weights);
     const __m256i hi = _mm256_maddubs_epi16(_mm256_and_si256(load_256(codes + 32), nibble), weights);
     store_256(packed, _mm256_permute4x64_epi64(_mm256_packus_epi16(lo, hi), 0xD8), stream);
   }
-  template <bool kSigned>
-  static KVANT_INLINE void unpack_nibbles(const std::uint8_t* packed, std::uint8_t* codes) {
+  template <int kBits, bool kSigned>
+  static KVANT_INLINE void unpack_codes(const std::uint8_t* packed, std::uint8_t* codes) {
+    static_assert(kBits == 4);
     unpack_half<kSigned>(packed, codes);
     unpack_half<kSigned>(packed + 16, codes + 32);
   }
@@ -512,11 +516,6 @@ struct Avx2F64 : Avx2Shared {
     return {min(_mm256_permute2f128_pd(first.lo, second.lo, 0x20), _mm256_permute2f128_pd(first.lo, second.lo, 0x31)),
             max(_mm256_permute2f128_pd(first.hi, second.hi, 0x20), _mm256_permute2f128_pd(first.hi, second.hi, 0x31))};
   }
-};
-
-struct Avx2Isa {
-  template <class Compute>
-  using Lanes = std::conditional_t<std::is_same_v<Compute, double>, Avx2F64, Avx2F32>;
 };
 
 }  // namespace kvant::cpu

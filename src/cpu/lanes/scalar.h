@@ -137,25 +137,24 @@ struct ScalarLanes {
     p[3] = static_cast<T>(q.d);
   }
 
-  // Two codes to a byte and back.
-  static constexpr int kNibbleBlock = 2;
-  static KVANT_INLINE void pack_nibbles(const std::uint8_t* codes, std::uint8_t* packed, bool /*stream*/) {
-    packed[0] = static_cast<std::uint8_t>((codes[0] & 0xF) | (codes[1] & 0xF) << 4);
+  // Codes of less than a byte, a byte of them at a time, and back.
+  template <int kBits>
+  static constexpr int kPackBlock = 8 / kBits;
+  template <int kBits>
+  static KVANT_INLINE void pack_codes(const std::uint8_t* codes, std::uint8_t* packed, bool /*stream*/) {
+    unsigned byte = 0;
+    for (int i = 0; i < kPackBlock<kBits>; ++i) byte |= (codes[i] & ((1u << kBits) - 1)) << (kBits * i);
+    packed[0] = static_cast<std::uint8_t>(byte);
   }
-  template <bool kSigned>
-  static KVANT_INLINE void unpack_nibbles(const std::uint8_t* packed, std::uint8_t* codes) {
-    constexpr int kSign = kSigned ? 8 : 0;
-    codes[0] = static_cast<std::uint8_t>(((packed[0] & 0xF) ^ kSign) - kSign);
-    codes[1] = static_cast<std::uint8_t>(((packed[0] >> 4) ^ kSign) - kSign);
+  template <int kBits, bool kSigned>
+  static KVANT_INLINE void unpack_codes(const std::uint8_t* packed, std::uint8_t* codes) {
+    constexpr int kSign = kSigned ? 1 << (kBits - 1) : 0;
+    for (int i = 0; i < kPackBlock<kBits>; ++i)
+      codes[i] = static_cast<std::uint8_t>(((packed[0] >> (kBits * i) & ((1 << kBits) - 1)) ^ kSign) - kSign);
   }
 
   static constexpr std::size_t kStreamAlignment = 1;
   static KVANT_INLINE void finish_streaming() {}
-};
-
-struct ScalarIsa {
-  template <class Compute>
-  using Lanes = ScalarLanes<Compute>;
 };
 
 }  // namespace kvant::cpu

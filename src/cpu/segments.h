@@ -22,10 +22,10 @@
 #include "core/runs.h"
 #include "kvant/granularity.h"
 #include "kvant/stream.h"
-#include "ops/partition.h"
-#include "ops/views.h"
+#include "cpu/partition.h"
+#include "cpu/range_kernel.h"
 
-namespace kvant::ops {
+namespace kvant::cpu {
 
 // At most this many parameters are finished at once, in arrays on the stack.
 inline constexpr std::int64_t kMaxCellParameters = 2048;
@@ -60,7 +60,7 @@ struct Segments {
   Split split;
 
   // The lines of a unit.
-  detail::ElementwisePart unit(std::int64_t index) const {
+  ElementwisePart unit(std::int64_t index) const {
     const std::int64_t per_period = (unit_period + unit_lines - 1) / unit_lines;
     const std::int64_t period = index / per_period * unit_period;
     const std::int64_t first = period + index % per_period * unit_lines;
@@ -77,28 +77,26 @@ struct Segments {
 
 // The plans for a tensor with its parameters, in both geometries.
 struct SegmentedTensor {
-  std::int64_t rows = 0;
-  Shape parameter_shape;
   Segments dense;      // when the rows of every operand follow each other
   Segments with_gaps;  // when those of some do not
+  std::int64_t row_length = 0;
+  ElementKind input = ElementKind::f32;
+
+  explicit SegmentedTensor(const detail::SegmentProblem& problem);
 
   // The workspace is the caller's before the strides are known.
-  std::size_t workspace_bytes(std::size_t compute_bytes) const;
+  std::size_t workspace_bytes() const;
+  std::size_t compute_bytes() const { return static_cast<std::size_t>(row_bytes(scale_kind(input), 1)); }
+
+  const Segments& geometry(bool gaps) const { return gaps ? with_gaps : dense; }
+
+  // Bytes from line to line of an operand's rows.
+  std::int64_t line_stride(const detail::Runs& runs, ElementKind kind, const detail::Rows& rows) const {
+    return runs.length == row_length ? rows.stride : row_bytes(kind, runs.length);
+  }
+  // A tensor to look through; `large`: it comes out of memory.
+  RangeWork range_work(const Segments& segments, const detail::Rows& x, bool large) const;
 };
-
-// `shape`, `scope` and `parameter_shape` have passed checked_parameter_shape(). `output` is what is written besides
-// ranges, if anything.
-SegmentedTensor segment_tensor(const Shape& shape, const Granularity& scope, const Shape& parameter_shape,
-                               ElementKind input, std::optional<ElementKind> output);
-
-// Bytes from line to line of a view.
-template <class View>
-std::int64_t line_stride(const detail::Runs& runs, const View& view) {
-  return runs.length == view.shape.row_length() ? stride_bytes(view) : row_bytes(view.kind, runs.length);
-}
-
-// A tensor to look through; `large`: it comes out of memory.
-detail::RangeJob range_job(const Segments& segments, const AnyRef& x, bool large);
 
 // Arrays on the stack for the ranges of one cell.
 struct CellRanges {
@@ -115,7 +113,7 @@ struct CellRanges {
 template <class Consumer>
 class SegmentVisit {
  public:
-  SegmentVisit(const Segments& segments, const detail::RangeKernel& kernel, const detail::RangeJob& job,
+  SegmentVisit(const Segments& segments, const RangeKernel& kernel, const RangeWork& job,
                std::size_t compute_bytes, void* workspace, const Consumer& consumer)
       : segments_(segments),
         kernel_(kernel),
@@ -137,7 +135,7 @@ class SegmentVisit {
 
  private:
   // Leaves ranges empty.
-  static constexpr detail::ElementwisePart kNothing{0, 0, 0, 0};
+  static constexpr ElementwisePart kNothing{0, 0, 0, 0};
 
   static std::byte* aligned(void* workspace) {
     constexpr std::uintptr_t kLine = 64;
@@ -155,7 +153,7 @@ class SegmentVisit {
     CellRanges ranges;
     const std::int64_t first = index * kMaxCellParameters;
     const std::int64_t count = std::min(kMaxCellParameters, self.segments_.parameters - first);
-    const detail::RangeSlots slots{ranges.lo, ranges.hi, first, count};
+    const RangeSlots slots{ranges.lo, ranges.hi, first, count};
     self.kernel_.find(self.job_, kNothing, slots);
     self.consumer_.finished(slots);
   }
@@ -183,8 +181,8 @@ class SegmentVisit {
 
   void visit_cell(std::int64_t index, CellRanges& ranges) const {
     const Segments& s = segments_;
-    detail::ElementwisePart part;
-    detail::RangeSlots slots{ranges.lo, ranges.hi, 0, 0};
+    ElementwisePart part;
+    RangeSlots slots{ranges.lo, ranges.hi, 0, 0};
     if (s.cells.pieces_per_unit == 1) {
       const std::int64_t first = index * s.cells.units;
       const std::int64_t last = std::min(first + s.cells.units, s.units) - 1;
@@ -217,7 +215,7 @@ class SegmentVisit {
     const std::int64_t chunk = index / s.split.pieces;
     const std::int64_t k = index % s.split.pieces;
     const std::int64_t unit = s.units == 1 ? 0 : chunk;
-    detail::ElementwisePart part = s.unit(unit);
+    ElementwisePart part = s.unit(unit);
     if (s.units == 1) {
       part.first_line = chunk * s.split.chunk_lines;
       part.end_line = std::min(part.first_line + s.split.chunk_lines, s.runs.lines);
@@ -247,7 +245,7 @@ class SegmentVisit {
     while (first < end) {  // parameters of one unit at a time
       const std::int64_t unit = first / s.unit_parameters;
       const std::int64_t count = std::min(end, (unit + 1) * s.unit_parameters) - first;
-      const detail::RangeSlots slots{ranges.lo, ranges.hi, first, count};
+      const RangeSlots slots{ranges.lo, ranges.hi, first, count};
       self.kernel_.find(self.job_, kNothing, slots);
       const std::int64_t first_chunk = s.units == 1 ? 0 : unit;
       const std::int64_t end_chunk = s.units == 1 ? s.split.chunks : unit + 1;
@@ -258,12 +256,12 @@ class SegmentVisit {
     }
   }
 
-  void merge_chunk(std::int64_t chunk, std::int64_t first, const detail::RangeSlots& slots) const {
+  void merge_chunk(std::int64_t chunk, std::int64_t first, const RangeSlots& slots) const {
     const Segments& s = segments_;
     const std::int64_t base = chunk * s.split.chunk_slots + first;
     if (s.split.pieces == 1) return kernel_.merge(slots, lo_slot(base), hi_slot(base));
     for (std::int64_t i = 0; i < slots.count; ++i) {
-      const detail::RangeSlots one{static_cast<std::byte*>(slots.lo) + i * compute_bytes_,
+      const RangeSlots one{static_cast<std::byte*>(slots.lo) + i * compute_bytes_,
                                    static_cast<std::byte*>(slots.hi) + i * compute_bytes_, slots.first + i, 1};
       const std::int64_t begin = (first + i) * s.runs.run;
       const std::int64_t last = std::min(begin + s.runs.run, s.runs.length) - 1;
@@ -273,8 +271,8 @@ class SegmentVisit {
   }
 
   const Segments& segments_;
-  const detail::RangeKernel& kernel_;
-  const detail::RangeJob& job_;
+  const RangeKernel& kernel_;
+  const RangeWork& job_;
   std::int64_t compute_bytes_;
   std::byte* partial_;
   const Consumer& consumer_;
@@ -282,4 +280,4 @@ class SegmentVisit {
   mutable std::atomic<bool> finite_{true};
 };
 
-}  // namespace kvant::ops
+}  // namespace kvant::cpu

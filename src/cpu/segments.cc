@@ -1,8 +1,10 @@
-#include "ops/segments.h"
+#include "cpu/segments.h"
+
+#include <numeric>
 
 #include "base/divide_up.h"
 
-namespace kvant::ops {
+namespace kvant::cpu {
 namespace {
 
 // A cell should stay in L1 together with what comes next, but be worth the calls it takes; a cell that cannot be that
@@ -47,7 +49,7 @@ void find_units(Segments& s, const Granularity& scope) {
   s.unit_parameters = s.parameters / s.units;
 }
 
-Cells find_cells(const Segments& s, std::int64_t element_bytes, bool packed) {
+Cells find_cells(const Segments& s, std::int64_t element_bytes, int per_byte) {
   const detail::Runs& r = s.runs;
   const std::int64_t unit_bytes = s.unit_lines * r.length * element_bytes;
   if (unit_bytes <= kNearBytes && s.unit_parameters <= kMaxCellParameters) {
@@ -57,7 +59,7 @@ Cells find_cells(const Segments& s, std::int64_t element_bytes, bool packed) {
   }
   if (s.lines_begin_alike) {
     // Whole runs, in whole bytes of codes; columns in whole blocks.
-    const std::int64_t quantum = r.run == 1 ? 64 : r.run % 2 != 0 && packed ? 2 * r.run : r.run;
+    const std::int64_t quantum = r.run == 1 ? 64 : std::lcm<std::int64_t, std::int64_t>(r.run, per_byte);
     const std::int64_t target = s.unit_lines == 1 ? kNearBytes : kHotBytes;
     std::int64_t piece = round_down(target / (s.unit_lines * element_bytes), quantum);
     piece = std::min(piece, round_down(kMaxCellParameters * r.run, quantum));
@@ -97,48 +99,47 @@ Split find_split(const Segments& s) {
   return split;
 }
 
-// `element_bytes` of the input. A `packed` output is entered at even elements only.
+// `element_bytes` of the input; `per_byte` elements of the output, which is entered at whole bytes only.
 Segments plan_segments(const detail::Runs& runs, const Granularity& scope, std::int64_t elements,
-                       std::int64_t parameters, std::int64_t element_bytes, bool packed) {
+                       std::int64_t parameters, std::int64_t element_bytes, int per_byte) {
   Segments s;
   s.runs = runs;
   s.elements = elements;
   s.parameters = parameters;
   if (elements == 0) return s;
   find_units(s, scope);
-  s.cells = find_cells(s, element_bytes, packed);
+  s.cells = find_cells(s, element_bytes, per_byte);
   if (s.cells.count == 0) s.split = find_split(s);
   return s;
 }
 
 }  // namespace
 
-SegmentedTensor segment_tensor(const Shape& shape, const Granularity& scope, const Shape& parameter_shape,
-                               ElementKind input, std::optional<ElementKind> output) {
-  const std::int64_t elements = *shape.element_count();
-  const std::int64_t parameters = *parameter_shape.element_count();
-  const bool packed = output && is_packed(*output);
-  const detail::Runs row_runs = core::row_runs(shape, scope);
-  const bool gaps_anyway = packed && shape.row_length() % 2 != 0;
+SegmentedTensor::SegmentedTensor(const detail::SegmentProblem& p) : row_length(p.shape.row_length()), input(p.input) {
+  const std::int64_t elements = *p.shape.element_count();
+  const std::int64_t parameters = *p.parameter_shape.element_count();
+  const int per_byte = p.output ? elements_per_byte(*p.output) : 1;
+  const detail::Runs row_runs = core::row_runs(p.shape, p.scope);
+  const bool gaps_anyway = row_length % per_byte != 0;
   const auto plan = [&](const detail::Runs& runs) {
-    return plan_segments(runs, scope, elements, parameters, row_bytes(input, 1), packed);
+    return plan_segments(runs, p.scope, elements, parameters, row_bytes(input, 1), per_byte);
   };
-  return {elements == 0 ? 0 : elements / shape.row_length(), parameter_shape,
-          plan(gaps_anyway ? row_runs : core::dense_runs(shape, scope)), plan(row_runs)};
+  dense = plan(gaps_anyway ? row_runs : core::dense_runs(p.shape, p.scope));
+  with_gaps = plan(row_runs);
 }
 
-std::size_t SegmentedTensor::workspace_bytes(std::size_t compute_bytes) const {
+std::size_t SegmentedTensor::workspace_bytes() const {
   const std::int64_t slots = std::max(dense.partial_slots(), with_gaps.partial_slots());
   if (slots == 0) return 0;
   constexpr std::size_t kAlignment = 64;
-  return 2 * static_cast<std::size_t>(slots) * compute_bytes + kAlignment;
+  return 2 * static_cast<std::size_t>(slots) * compute_bytes() + kAlignment;
 }
 
-detail::RangeJob range_job(const Segments& segments, const AnyRef& x, bool large) {
-  return {.x = static_cast<const std::byte*>(x.data),
-          .x_stride = line_stride(segments.runs, x),
+RangeWork SegmentedTensor::range_work(const Segments& segments, const detail::Rows& x, bool large) const {
+  return {.x = x.data,
+          .x_stride = line_stride(segments.runs, input, x),
           .fetch_ahead = large && segments.cells.count == 0 ? kFetchAhead : 0,
-          .runs = &segments.runs};
+          .runs = segments.runs};
 }
 
-}  // namespace kvant::ops
+}  // namespace kvant::cpu

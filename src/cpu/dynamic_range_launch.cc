@@ -1,0 +1,128 @@
+// Dynamic-range quantization on a stream's threads: in one pass where every run is a segment that fits the cache,
+// otherwise ranges by a range kernel and codes by an element-wise kernel that reads the scales the first one wrote.
+#include "base/float_environment.h"
+#include "core/kernel_set.h"
+#include "cpu/dynamic_range_kernel.h"
+#include "cpu/partition.h"
+#include "cpu/range_kernel.h"
+#include "cpu/segments.h"
+
+namespace kvant::cpu {
+namespace {
+
+struct PreparedDynamicRange : detail::Prepared {
+  PreparedDynamicRange(const detail::DynamicRangeProblem& problem, const RangeKernel& range,
+                       const ElementwiseKernel& quantize)
+      : tensor(problem.segments),
+        output(*problem.segments.output),
+        rules(problem.rules),
+        numerics(problem.numerics),
+        range_kernel(&range),
+        quantize_kernel(&quantize) {}
+  std::size_t workspace_size() const override { return tensor.workspace_bytes(); }
+
+  SegmentedTensor tensor;
+  ElementKind output;
+  semantics::RangeRules rules;
+  Numerics numerics;
+  const RangeKernel* range_kernel;
+  const ElementwiseKernel* quantize_kernel;
+};
+
+// Ranges become parameters, and the codes of a cell are made while it is hot.
+struct Quantizer {
+  const RangeKernel* range_kernel;
+  const ElementwiseKernel* quantize_kernel;
+  const DynamicRangeWork* work;
+
+  void finished(const RangeSlots& slots) const {
+    range_kernel->parameters(*work->rules, slots, work->scale, work->zero_point);
+  }
+  void hot(const ElementwisePart& part, bool finite) const {
+    quantize_kernel->run(finite ? *work->finite : *work->any, part);
+  }
+  void part_done() const {
+    if (work->any->stream) quantize_kernel->finish_streaming();
+  }
+};
+
+// True where every run is a segment that fits the cache. Packed codes of some runs in one line would not begin at whole
+// bytes.
+bool runs_are_segments(const Segments& s, ElementKind output) {
+  const bool whole_bytes = s.runs.run % elements_per_byte(output) == 0 || s.runs.run == s.runs.length;
+  return s.cells.count != 0 && s.unit_lines == 1 && s.runs.run > 1 && whole_bytes;
+}
+
+Status run_by_runs(const Stream& stream, const DynamicRangeKernel& kernel, const ElementwiseKernel& quantize_kernel,
+                   const DynamicRangeWork& work, std::int64_t elements) {
+  struct Launch {
+    const DynamicRangeKernel* kernel;
+    const ElementwiseKernel* quantize_kernel;
+    const DynamicRangeWork* work;
+    Partition partition;
+
+    static void run_part(const void* context, std::int64_t index) {
+      const Launch& l = *static_cast<const Launch*>(context);
+      const base::DefaultFloatEnvironment environment;
+      l.kernel->run(*l.work, l.partition.part(l.work->any->runs, index));
+      if (l.work->any->stream) l.quantize_kernel->finish_streaming();
+    }
+  };
+  const detail::Runs& runs = work.any->runs;
+  const Launch launch{&kernel, &quantize_kernel, &work, partition(runs, elements, stream.threads(), runs.run)};
+  return stream.parallel_for(launch.partition.parts, Task(&Launch::run_part, &launch));
+}
+
+// Codes of finite elements lie inside [q_min, q_max] or, by one rounding, a step outside it, where saturation mends
+// them if that is the range of the type. Symmetric ones reach from -q_max to q_max and no further.
+bool codes_stay_inside(const semantics::RangeRules& rules, ElementKind output) {
+  const bool whole_byte =
+      !is_packed(output) && rules.q_min == code_range(output).min && rules.q_max == code_range(output).max;
+  return whole_byte || (rules.symmetric && rules.q_min <= -rules.q_max);
+}
+
+}  // namespace
+
+std::unique_ptr<const detail::Prepared> prepare_dynamic_range(const detail::DynamicRangeKernel& kernel,
+                                                              const detail::KernelSet& set,
+                                                              const detail::DynamicRangeProblem& problem) {
+  const ElementKind input = kernel.sku.element, output = kernel.sku.aux_element;
+  const auto* range = set.find<detail::RangeKernel>(QuantizeKind::range, input, scale_kind(input));
+  const auto* quantize = set.find<detail::ElementwiseKernel>(QuantizeKind::quantize, input, output);
+  if (range == nullptr || quantize == nullptr) return nullptr;
+  return std::make_unique<const PreparedDynamicRange>(problem, of_cpu(*range), of_cpu(*quantize));
+}
+
+Status launch_dynamic_range(const detail::DynamicRangeKernel& kernel, const Stream& stream,
+                            const detail::Prepared& prepared, void* workspace, const detail::DynamicRangeJob& job,
+                            const base::Who& /*who*/) {
+  const auto& plan = static_cast<const PreparedDynamicRange&>(prepared);
+  const Segments& segments = plan.tensor.geometry(job.gaps);
+  const bool large = row_bytes(plan.output, segments.elements) >= kStreamBytes;
+  const RangeWork range_work = plan.tensor.range_work(segments, job.x, large);
+  ElementwiseWork any;
+  any.x = range_work.x;
+  any.out = job.out.data;
+  any.x_stride = range_work.x_stride;
+  any.out_stride = plan.tensor.line_stride(segments.runs, plan.output, job.out);
+  any.scale.data = job.scale;
+  any.zero_point.data = job.zero_point;
+  any.q_min = plan.rules.q_min;
+  any.q_max = plan.rules.q_max;
+  any.numerics = plan.numerics;
+  any.runs = segments.runs;
+  any.stream = large;
+  any.fetch_ahead = large ? kFetchAhead : 0;
+  ElementwiseWork finite = any;
+  finite.bounded = codes_stay_inside(plan.rules, plan.output);
+  const DynamicRangeWork work{&any, &finite, &plan.rules, job.scale, job.zero_point};
+  if (runs_are_segments(segments, plan.output))
+    return run_by_runs(stream, of_cpu(kernel), *plan.quantize_kernel, work, segments.elements);
+  const Quantizer quantizer{plan.range_kernel, plan.quantize_kernel, &work};
+  SegmentVisit visit(segments, *plan.range_kernel, range_work, plan.tensor.compute_bytes(), workspace, quantizer);
+  if (Status s = visit.run(stream); !s.ok()) return s;
+  if (segments.cells.count != 0 || segments.elements == 0) return {};
+  return launch_work(*plan.quantize_kernel, stream, visit.finite() ? finite : any);
+}
+
+}  // namespace kvant::cpu
