@@ -4,7 +4,7 @@
 #include "core/device_kernel.h"
 #include "cuda/operators.h"
 #include "cuda/range.cuh"
-#include "semantics/linear.h"
+#include "semantics/smoothing.h"
 
 namespace kvant::cuda {
 
