@@ -14,6 +14,7 @@
 #include "cpu/micro/operands.h"
 #include "kvant/element.h"
 #include "semantics/linear.h"
+#include "semantics/quantize.h"
 #include "semantics/smoothing.h"
 
 namespace kvant::cpu {
@@ -93,12 +94,12 @@ class LinearRunner {
     return load_unaligned(reinterpret_cast<const C*>(job_.bias) + n);
   }
   KVANT_INLINE std::int32_t weight_zero_point(std::int32_t given) const {
-    return semantics::shifted_weight_zero_point<ScalarLanes<C>>(given, job_.weight_range.min, job_.weight_range.max,
-                                                                job_.weight_zero_point_offset);
+    return semantics::limit_weight_zero_point<ScalarLanes<C>>(given, job_.weight_range.min, job_.weight_range.max) +
+           job_.weight_zero_point_offset;
   }
   KVANT_INLINE std::int32_t act_zero_point_at(std::int64_t row) const {
     const auto given = parameter_at<std::int32_t>(job_.act_zero_point, job_.act_zero_point_step, row);
-    return semantics::shifted_act_zero_point<ScalarLanes<C>>(given, job_.act_zero_point_offset);
+    return semantics::limit_zero_point<ScalarLanes<C>>(given) + job_.act_zero_point_offset;
   }
 
   // ---- A block of rows ----
@@ -124,8 +125,8 @@ class LinearRunner {
     }
     const bool common = narrow && job_.act_zero_point_step == 0 && !has_weight_zero_points_;
     if (common) {
-      const Correction<std::int32_t> correction(act_zero_point_at(first_row));
-      for (std::int64_t n = 0; n < kColumns; ++n) common_correction_[n] = correction.of_column(column_sums_[n], 0);
+      const Correction<std::int32_t> correction{act_zero_point_at(first_row)};
+      for (std::int64_t n = 0; n < kColumns; ++n) common_correction_[n] = correction.column_term(column_sums_[n]);
     }
     for (std::int64_t r = 0; r < count; ++r) {
       if (common)
@@ -157,12 +158,14 @@ class LinearRunner {
   // The sums of one row without their zero points, to corrected_ in floating point.
   template <class Sum>
   KVANT_INLINE void correct(const Sum* sums, std::int64_t row) {
-    const std::int32_t act_zero_point = act_zero_point_at(row);
-    const auto correction = has_weight_zero_points_ ? Correction<Sum>(act_zero_point, job_.row_sums[row], job_.depth)
-                                                    : Correction<Sum>(act_zero_point);
+    Correction<Sum> correction{act_zero_point_at(row)};
+    if (has_weight_zero_points_) {
+      correction.row_sum = job_.row_sums[row];
+      correction.depth = job_.depth;
+    }
     alignas(64) Sum corrected[kColumns];
     for (std::int64_t n = 0; n < kColumns; ++n)
-      corrected[n] = Correction<Sum>::corrected(sums[n], correction.of_column(column_sums_[n], weight_zero_point_[n]));
+      corrected[n] = correction.corrected(sums[n], column_sums_[n], weight_zero_point_[n]);
     if constexpr (sizeof(Sum) == sizeof(std::int32_t)) {
       to_floating_point(corrected);
     } else {
@@ -173,7 +176,7 @@ class LinearRunner {
   KVANT_INLINE void correct_all_alike(const std::int32_t* sums) {
     alignas(64) std::int32_t corrected[kColumns];
     for (std::int64_t n = 0; n < kColumns; ++n)
-      corrected[n] = Correction<std::int32_t>::corrected(sums[n], common_correction_[n]);
+      corrected[n] = Correction<std::int32_t>::without(sums[n], common_correction_[n]);
     to_floating_point(corrected);
   }
   KVANT_INLINE void to_floating_point(const std::int32_t* corrected) {
@@ -191,7 +194,7 @@ class LinearRunner {
   }
   KVANT_INLINE void write_columns(C act_scale, Out* out) const {
     const F scale = L::set(act_scale);
-    const semantics::LinearEnd<L> end{job_.bias != nullptr, job_.depth != 0};
+    const semantics::LinearEnd<L> end{job_.bias != nullptr, job_.depth == 0};
     for (std::int64_t n = 0; n < kColumns; n += L::kWidth) {
       const F bias = end.has_bias ? L::get(bias_ + n) : L::set(C(0));
       L::put(out + n, end(scale, L::get(weight_scale_ + n), L::get(corrected_ + n), bias));

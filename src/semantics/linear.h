@@ -29,19 +29,14 @@ KVANT_INLINE constexpr bool sum_fits_32_bits(std::int64_t magnitude, std::int64_
 //
 //   Σ (a - za)(w - zw)  =  Σ a w - za Σ w - zw (Σ a - K za)
 //
-// A kernel that works on the other kind of byte adds `shift` to every code, 128 or -128, and so to their zero point.
+// A kernel that works on the other kind of byte adds 128 or -128 to every code, and to the zero point once it is
+// limited.
 
-// The limit is that of every zero point from a tensor.
+// Of a weight: the nearest code, from min to max. An activation's has the limit of every zero point,
+// limit_zero_point().
 template <class L>
-KVANT_INLINE typename L::I shifted_act_zero_point(typename L::I given, std::int32_t shift) {
-  return L::add_int(limit_zero_point<L>(given), L::set_int(shift));
-}
-
-// The zero point of a weight counts as the nearest code, from min to max.
-template <class L>
-KVANT_INLINE typename L::I shifted_weight_zero_point(typename L::I given, std::int32_t min, std::int32_t max,
-                                                     std::int32_t shift) {
-  return L::add_int(L::min_int(L::max_int(given, L::set_int(min)), L::set_int(max)), L::set_int(shift));
+KVANT_INLINE typename L::I limit_weight_zero_point(typename L::I zp, typename L::I min, typename L::I max) {
+  return L::min_int(L::max_int(zp, min), max);
 }
 
 // The largest |code - zero_point| of codes from min to max.
@@ -54,19 +49,20 @@ KVANT_INLINE std::int64_t largest_distance(std::int64_t min, std::int64_t max, s
 template <class Sum>
 struct RowCorrection {
   using Wrapping = std::make_unsigned_t<Sum>;
-  Wrapping act_zero_point;    // za
-  Wrapping distance_sum = 0;  // Σ a - K za; may stay 0 where all weights have zero point 0
+  std::int32_t act_zero_point;  // za
+  std::int64_t row_sum = 0;     // Σ a; it and the depth may stay 0 where all weights have zero point 0
+  std::int64_t depth = 0;       // K
 
-  KVANT_INLINE explicit RowCorrection(std::int32_t za) : act_zero_point(wrapped(za)) {}
-  KVANT_INLINE RowCorrection(std::int32_t za, std::int64_t row_sum, std::int64_t depth)
-      : act_zero_point(wrapped(za)), distance_sum(wrapped(row_sum - depth * za)) {}
-
-  // What a column with that Σ w and zw takes off.
-  KVANT_INLINE Wrapping of_column(std::int64_t column_sum, std::int32_t weight_zero_point) const {
-    return act_zero_point * wrapped(column_sum) + distance_sum * wrapped(weight_zero_point);
+  // za Σ w, all that there is to take off where the weight's zero point is 0.
+  KVANT_INLINE Wrapping column_term(std::int64_t column_sum) const {
+    return wrapped(act_zero_point) * wrapped(column_sum);
   }
-  static KVANT_INLINE Sum corrected(Sum products, Wrapping correction) {
-    return static_cast<Sum>(static_cast<Wrapping>(products) - correction);
+  static KVANT_INLINE Sum without(Sum products, Wrapping term) {
+    return static_cast<Sum>(static_cast<Wrapping>(products) - term);
+  }
+  KVANT_INLINE Sum corrected(Sum products, std::int64_t column_sum, std::int32_t weight_zero_point) const {
+    const Sum without_column = without(products, column_term(column_sum));
+    return without(without_column, wrapped(weight_zero_point) * wrapped(row_sum - depth * act_zero_point));
   }
 
  private:
@@ -86,14 +82,14 @@ KVANT_INLINE typename L::F scaled_sum(typename L::F act_scale, typename L::F wei
 template <class L>
 struct LinearEnd {
   bool has_bias;
-  bool has_products;
+  bool has_no_products;  // depth 0
 
   // `bias` is 0 where there is none.
   KVANT_INLINE typename L::F operator()(typename L::F act_scale, typename L::F weight_scale, typename L::F sum,
                                         typename L::F bias) const {
     typename L::F y = scaled_sum<L>(act_scale, weight_scale, sum);
     if (has_bias) y = L::add(y, bias);
-    return has_products ? y : bias;
+    return has_no_products ? bias : y;
   }
 };
 
