@@ -28,6 +28,8 @@ Walk Walk::piece(Side side, std::int64_t part, std::int64_t parts) const {
 namespace {
 
 using semantics::Bins;
+using Side = Walk::Side;
+using enum Walk::Side;
 
 // f(where the run begins, its segment)
 template <class F>
@@ -208,7 +210,7 @@ BatchCounting::BatchCounting(const AnyRef& batch, const Granularity& scope, Hist
   ignored_.resize(static_cast<std::size_t>(parts_));
   if (histograms_ == nullptr) return;
   bins_.reserve(histograms_->segments());
-  if (side_ != kChannels) copies_.resize(static_cast<std::size_t>(parts_ * counters_));
+  if (side_ != Walk::kChannels) copies_.resize(static_cast<std::size_t>(parts_ * counters_));
 }
 
 Status BatchCounting::run(const Stream& stream) {

@@ -16,9 +16,9 @@ namespace kvant::ops {
 
 // A batch as nested loops: outer, channels, inner and, innermost, a run of neighbours in memory. Where the channels are
 // the last axis, runs have length 1 and the channels are the neighbours.
-enum Side : std::size_t { kOuter, kChannels, kInner, kRun };
-
 struct Walk {
+  enum Side : std::size_t { kOuter, kChannels, kInner, kRun };
+
   const std::byte* data;
   std::int64_t first_channel;
   std::array<std::int64_t, 4> count;
@@ -47,7 +47,7 @@ class BatchCounting {
   std::int64_t counters_;  // of all segments
   // How the walk is cut for the threads. Parts that have channels of their own count in place; others need a copy of
   // all counters, which pays where a part has more values than there are counters.
-  Side side_ = kChannels;
+  Walk::Side side_ = Walk::kChannels;
   std::int64_t parts_ = 1;
   std::vector<std::int64_t> ignored_;  // of each part
   std::vector<semantics::Bins> bins_;  // of each segment
