@@ -1,5 +1,5 @@
 // Linear layers, compiled once for each instruction set: panel by panel, the exact sums of a block of rows by a
-// micro-kernel (cpu/micro/), the zero points in integers, then the floating-point end of semantics/linear.h.
+// micro-kernel (cpu/micro/), then zero points and the floating-point end by the formulas of semantics/linear.h.
 #pragma once
 
 #include <array>

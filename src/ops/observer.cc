@@ -2,10 +2,10 @@
 // (observer_search.h). The contract is in include/kvant/observer.h.
 #include "kvant/observer.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <new>
 #include <string_view>
 #include <utility>
@@ -43,6 +43,13 @@ constexpr std::int64_t kMaxHistogramBytes = std::int64_t{1} << 34;
 struct Ranges {
   std::vector<double> min;
   std::vector<double> max;
+
+  void extend(std::size_t i, const Ranges& more) {
+    using Range = semantics::Range<cpu::ScalarLanes<double>>;
+    const Range both = Range{min[i], max[i]}.with(Range{more.min[i], more.max[i]});
+    min[i] = both.lo;
+    max[i] = both.hi;
+  }
 };
 
 // C is the scale type of the batch.
@@ -185,10 +192,7 @@ Status Observer::Impl::add(const Stream& stream, const AnyRef& batch, const Shap
     return {};
   }
   const base::DefaultFloatEnvironment environment;
-  for (std::size_t i = 0; i < count; ++i) {
-    ranges.min[i] = std::min(ranges.min[i], seen->min[i]);
-    ranges.max[i] = std::max(ranges.max[i], seen->max[i]);
-  }
+  for (std::size_t i = 0; i < count; ++i) ranges.extend(i, *seen);
   return {};
 }
 
@@ -277,8 +281,7 @@ Status Observer::merge(const Observer& other) {
     }
   }
   for (std::size_t i = 0; i < o.segments(); ++i) {
-    o.ranges.min[i] = std::min(o.ranges.min[i], more.ranges.min[i]);
-    o.ranges.max[i] = std::max(o.ranges.max[i], more.ranges.max[i]);
+    o.ranges.extend(i, more.ranges);
     if (keeps_histograms(o.descriptor)) o.histograms.add(i, more.histograms);
   }
   o.observed += more.observed;
