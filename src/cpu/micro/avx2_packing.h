@@ -17,9 +17,41 @@
 namespace kvant::cpu {
 
 struct Avx2Packing : Avx2Format {
+  static void pack_panel(const detail::CodeMatrix& weight, std::int64_t index, std::byte* panel) {
+    const std::int64_t depth = weight.depth;
+    const std::int64_t first = index * kColumns;
+    PanelTail t;
+    if (!pack_reduced(weight, first, panel, quads, kQuads, t) && !pack_reduced(weight, first, panel, pairs, kPairs, t))
+      pack_wide(weight, first, panel, t);
+    std::memcpy(const_cast<std::byte*>(tail_of(panel, depth)), &t, sizeof t);
+    std::byte* unused = const_cast<std::byte*>(excess(panel, depth)) + 4 * std::int64_t{t.excess_count};
+    std::memset(unused, 0, static_cast<std::size_t>(panel + panel_bytes(depth) - unused));
+  }
+
+  static void pack_tile(const detail::CodeMatrix& activation, std::int64_t index, std::byte* tile, std::byte* wide,
+                        std::int64_t* row_sums) {
+    const std::int64_t depth = activation.depth;
+    if (activation.rows == 1) {
+      row_sums[0] = pack_row<1>(activation, 0, tile);
+      for (std::int64_t k = 0; wide != nullptr && k < depth; k += 8)
+        store_128(wide + 2 * k, _mm_cvtepu8_epi16(load_64(tile + k)), false);
+      return;
+    }
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      const std::int64_t row = index * kRows + r;
+      if (row < activation.rows) {
+        row_sums[row] = pack_row<kRows>(activation, row, tile + r * 4);
+      } else {
+        for (std::int64_t k = 0; k < padded(depth); k += 4) std::memset(tile + r * 4 + k * kRows, 0, 4);
+      }
+    }
+    if (wide != nullptr) widen_tile(tile, wide, depth);
+  }
+
+ private:
   using Excess = Avx2Excess;
 
-  // ---- Packing a weight ----
+  // ---- A weight ----
 
   // The weights of one column, eight at a time, zero beyond the end.
   struct ColumnReader {
@@ -85,38 +117,8 @@ struct Avx2Packing : Avx2Format {
                 static_cast<std::size_t>(4 * blocks(weight.depth)));
   }
 
-  static void pack_panel(const detail::CodeMatrix& weight, std::int64_t index, std::byte* panel) {
-    const std::int64_t depth = weight.depth;
-    const std::int64_t first = index * kColumns;
-    PanelTail t;
-    if (!pack_reduced(weight, first, panel, quads, kQuads, t) && !pack_reduced(weight, first, panel, pairs, kPairs, t))
-      pack_wide(weight, first, panel, t);
-    std::memcpy(const_cast<std::byte*>(tail_of(panel, depth)), &t, sizeof t);
-    std::byte* unused = const_cast<std::byte*>(excess(panel, depth)) + 4 * std::int64_t{t.excess_count};
-    std::memset(unused, 0, static_cast<std::size_t>(panel + panel_bytes(depth) - unused));
-  }
+  // ---- An activation ----
 
-  // ---- Packing an activation ----
-
-  static void pack_tile(const detail::CodeMatrix& activation, std::int64_t index, std::byte* tile, std::byte* wide,
-                        std::int64_t* row_sums) {
-    const std::int64_t depth = activation.depth;
-    if (activation.rows == 1) {
-      row_sums[0] = pack_row<1>(activation, 0, tile);
-      for (std::int64_t k = 0; wide != nullptr && k < depth; k += 8)
-        store_128(wide + 2 * k, _mm_cvtepu8_epi16(load_64(tile + k)), false);
-      return;
-    }
-    for (std::int64_t r = 0; r < kRows; ++r) {
-      const std::int64_t row = index * kRows + r;
-      if (row < activation.rows) {
-        row_sums[row] = pack_row<kRows>(activation, row, tile + r * 4);
-      } else {
-        for (std::int64_t k = 0; k < padded(depth); k += 4) std::memset(tile + r * 4 + k * kRows, 0, 4);
-      }
-    }
-    if (wide != nullptr) widen_tile(tile, wide, depth);
-  }
   // Returns the sum of the row. kSpread rows share the tile.
   template <std::int64_t kSpread>
   static KVANT_INLINE std::int64_t pack_row(const detail::CodeMatrix& activation, std::int64_t row, std::byte* to) {

@@ -16,18 +16,6 @@
 namespace kvant::cpu {
 
 struct Avx2RawWeight : Avx2Format {
-  // Sixteen codes from k on; zero beyond the ends of the matrix.
-  static KVANT_INLINE __m128i codes_at(const detail::CodeMatrix& weight, std::int64_t column, std::int64_t k) {
-    if (column >= weight.rows) return _mm_setzero_si128();
-    const std::byte* p = weight.data + column * weight.stride + k;
-    const __m128i flip = _mm_set1_epi8(static_cast<char>(weight.flip));
-    if (k + 16 <= weight.depth) return _mm_xor_si128(load_128(p), flip);
-    std::uint8_t rest[16] = {};
-    for (std::int64_t i = 0; k + i < weight.depth; ++i)
-      rest[i] = static_cast<std::uint8_t>(std::to_integer<std::uint8_t>(p[i]) ^ weight.flip);
-    return load_128(rest);
-  }
-
   static KVANT_INLINE std::int64_t sum_of_row(const detail::CodeMatrix& weight, std::int64_t row) {
     const std::byte* p = weight.data + row * weight.stride;
     // As u8, which is 128 more; codes beyond the end are 0, so 128 here too.
@@ -79,6 +67,20 @@ struct Avx2RawWeight : Avx2Format {
       for (std::int64_t n = 0; n < kColumns; n += 8)
         widen_square(weight, column + n, first + k, widened + k * kColumns * 2 + n * 4, depth - k);
   }
+
+ private:
+  // Sixteen codes from k on; zero beyond the ends of the matrix.
+  static KVANT_INLINE __m128i codes_at(const detail::CodeMatrix& weight, std::int64_t column, std::int64_t k) {
+    if (column >= weight.rows) return _mm_setzero_si128();
+    const std::byte* p = weight.data + column * weight.stride + k;
+    const __m128i flip = _mm_set1_epi8(static_cast<char>(weight.flip));
+    if (k + 16 <= weight.depth) return _mm_xor_si128(load_128(p), flip);
+    std::uint8_t rest[16] = {};
+    for (std::int64_t i = 0; k + i < weight.depth; ++i)
+      rest[i] = static_cast<std::uint8_t>(std::to_integer<std::uint8_t>(p[i]) ^ weight.flip);
+    return load_128(rest);
+  }
+
   // Eight columns by sixteen codes: each column becomes eight pairs of int16, which are transposed.
   static KVANT_INLINE void widen_square(const detail::CodeMatrix& weight, std::int64_t column, std::int64_t k,
                                         std::byte* to, std::int64_t wanted) {
