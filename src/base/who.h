@@ -17,6 +17,9 @@ class Who {
           return std::string((*static_cast<const Function*>(context))());
         }) {}
 
+  Who(const char* words)  // NOLINT: and so is a name
+      : context_(words), words_([](const void* context) { return std::string(static_cast<const char*>(context)); }) {}
+
   std::string operator()() const { return words_(context_); }
 
  private:

@@ -1,5 +1,5 @@
 // Linear layers, compiled once for each instruction set: panel by panel, the exact sums of a block of rows by a
-// micro-kernel (cpu/micro/), the zero points in integers, then the floating-point end of semantics/linear.h.
+// micro-kernel (cpu/micro/), then zero points and the floating-point end by the formulas of semantics/linear.h.
 #pragma once
 
 #include <array>
@@ -16,6 +16,7 @@
 #include "kvant/element.h"
 #include "semantics/linear.h"
 #include "semantics/quantize.h"
+#include "semantics/smoothing.h"
 
 namespace kvant::cpu {
 
@@ -45,16 +46,19 @@ class LinearRunner {
  private:
   using C = typename L::C;
   using F = typename L::F;
+  template <class Sum>
+  using Correction = semantics::RowCorrection<Sum>;
   static constexpr std::int64_t kColumns = Micro::kColumns;
   // A block of rows stays in L2 while the panels pass by.
   static constexpr std::int64_t kRowBlock = Micro::kMaxRows;
-  static constexpr std::int64_t kLeastRowBlock = 16;
+  static constexpr std::int64_t kMinRowBlock = 16;
   static constexpr std::int64_t kCachedCodes = 1 << 18;
-  static_assert(kRowBlock % Micro::kRows == 0 && kLeastRowBlock % Micro::kRows == 0 && kColumns % L::kWidth == 0);
+  static_assert(kRowBlock % Micro::kRows == 0 && kMinRowBlock % Micro::kRows == 0 && kColumns % L::kWidth == 0);
+  static_assert(semantics::sum_fits_32_bits(semantics::kMaxProductU8S8, Micro::kChunk));
 
   KVANT_INLINE std::int64_t rows_in_block() const {
     const std::int64_t rows = job_.depth == 0 ? kRowBlock : kCachedCodes / job_.depth / Micro::kRows * Micro::kRows;
-    return rows < kLeastRowBlock ? kLeastRowBlock : rows < kRowBlock ? rows : kRowBlock;
+    return rows < kMinRowBlock ? kMinRowBlock : rows < kRowBlock ? rows : kRowBlock;
   }
 
   // ---- What belongs to the columns of a panel ----
@@ -87,13 +91,12 @@ class LinearRunner {
     return load_unaligned(reinterpret_cast<const C*>(job_.bias) + n);
   }
   KVANT_INLINE std::int32_t weight_zero_point(std::int32_t given) const {
-    const std::int32_t least = job_.weight_range.min, greatest = job_.weight_range.max;
-    return (given < least ? least : given > greatest ? greatest : given) + job_.weight_zero_point_offset;
+    return semantics::limit_weight_zero_point<ScalarLanes<C>>(given, job_.weight_range.min, job_.weight_range.max) +
+           job_.weight_zero_point_offset;
   }
   KVANT_INLINE std::int32_t act_zero_point_at(std::int64_t row) const {
     const auto given = parameter_at<std::int32_t>(job_.act_zero_point, job_.act_zero_point_step, row);
-    constexpr std::int32_t kMost = semantics::kMaxZeroPoint;
-    return (given < -kMost ? -kMost : given > kMost ? kMost : given) + job_.act_zero_point_offset;
+    return semantics::limit_zero_point<ScalarLanes<C>>(given) + job_.act_zero_point_offset;
   }
 
   // ---- A block of rows ----
@@ -119,9 +122,8 @@ class LinearRunner {
     }
     const bool common = narrow && job_.act_zero_point_step == 0 && !has_weight_zero_points_;
     if (common) {
-      const auto act_zero_point = static_cast<std::uint32_t>(act_zero_point_at(first_row));
-      for (std::int64_t n = 0; n < kColumns; ++n)
-        common_correction_[n] = act_zero_point * static_cast<std::uint32_t>(column_sums_[n]);
+      const Correction<std::int32_t> correction{act_zero_point_at(first_row)};
+      for (std::int64_t n = 0; n < kColumns; ++n) common_correction_[n] = correction.column_term(column_sums_[n]);
     }
     for (std::int64_t r = 0; r < count; ++r) {
       if (common)
@@ -143,32 +145,24 @@ class LinearRunner {
   KVANT_INLINE bool fits_32_bits(std::int64_t first_row, std::int64_t count) const {
     std::int64_t act = 0, weight = 0;
     for (std::int64_t r = 0; r < (job_.act_zero_point_step == 0 ? 1 : count); ++r)
-      act = largest(act, largest_distance(0, 255, act_zero_point_at(first_row + r)));
+      act = larger(act, semantics::largest_distance(0, 255, act_zero_point_at(first_row + r)));
     for (std::int64_t n = 0; n < columns_; ++n)
-      weight = largest(weight, largest_distance(-128, 127, weight_zero_point_[n]));
-    constexpr std::int64_t kMost = 0x7FFFFFFF;
-    return job_.depth <= kMost && act * weight <= kMost && act * weight * job_.depth <= kMost;
+      weight = larger(weight, semantics::largest_distance(-128, 127, weight_zero_point_[n]));
+    return semantics::sum_fits_32_bits(act * weight, job_.depth);
   }
-  static KVANT_INLINE std::int64_t largest(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
-  static KVANT_INLINE std::int64_t largest_distance(std::int64_t least, std::int64_t most, std::int64_t zero_point) {
-    return largest(zero_point - least, most - zero_point);
-  }
+  static KVANT_INLINE std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
-  // Σ (a - za)(w - zw) = Σ a w - za Σ w - zw (Σ a - K za), to corrected_ in floating point. 32-bit sums wrap.
+  // The sums of one row without their zero points, to corrected_ in floating point.
   template <class Sum>
   KVANT_INLINE void correct(const Sum* sums, std::int64_t row) {
-    using Wrapping = std::make_unsigned_t<Sum>;
-    const std::int64_t act_zero_point = act_zero_point_at(row);
-    const Wrapping times_columns = static_cast<Wrapping>(act_zero_point);
-    const Wrapping times_zero_points =
-        has_weight_zero_points_ ? static_cast<Wrapping>(job_.row_sums[row] - job_.depth * act_zero_point) : 0;
-    alignas(64) Sum corrected[kColumns];
-    for (std::int64_t n = 0; n < kColumns; ++n) {
-      const Wrapping correction = static_cast<Wrapping>(
-          times_columns * static_cast<Wrapping>(column_sums_[n]) +
-          times_zero_points * static_cast<Wrapping>(static_cast<std::int64_t>(weight_zero_point_[n])));
-      corrected[n] = static_cast<Sum>(static_cast<Wrapping>(static_cast<Wrapping>(sums[n]) - correction));
+    Correction<Sum> correction{act_zero_point_at(row)};
+    if (has_weight_zero_points_) {
+      correction.row_sum = job_.row_sums[row];
+      correction.depth = job_.depth;
     }
+    alignas(64) Sum corrected[kColumns];
+    for (std::int64_t n = 0; n < kColumns; ++n)
+      corrected[n] = correction.corrected(sums[n], column_sums_[n], weight_zero_point_[n]);
     if constexpr (sizeof(Sum) == sizeof(std::int32_t)) {
       to_floating_point(corrected);
     } else {
@@ -179,7 +173,7 @@ class LinearRunner {
   KVANT_INLINE void correct_all_alike(const std::int32_t* sums) {
     alignas(64) std::int32_t corrected[kColumns];
     for (std::int64_t n = 0; n < kColumns; ++n)
-      corrected[n] = static_cast<std::int32_t>(static_cast<std::uint32_t>(sums[n]) - common_correction_[n]);
+      corrected[n] = Correction<std::int32_t>::without(sums[n], common_correction_[n]);
     to_floating_point(corrected);
   }
   KVANT_INLINE void to_floating_point(const std::int32_t* corrected) {
@@ -197,12 +191,10 @@ class LinearRunner {
   }
   KVANT_INLINE void write_columns(C act_scale, Out* out) const {
     const F scale = L::set(act_scale);
-    const bool has_bias = job_.bias != nullptr, no_products = job_.depth == 0;
+    const semantics::LinearEnd<L> end{job_.bias != nullptr, job_.depth == 0};
     for (std::int64_t n = 0; n < kColumns; n += L::kWidth) {
-      F y = semantics::scaled_sum<L>(scale, L::get(weight_scale_ + n), L::get(corrected_ + n));
-      if (has_bias) y = L::add(y, L::get(bias_ + n));
-      if (no_products) y = has_bias ? L::get(bias_ + n) : L::set(C(0));
-      L::put(out + n, y);
+      const F bias = end.has_bias ? L::get(bias_ + n) : L::set(C(0));
+      L::put(out + n, end(scale, L::get(weight_scale_ + n), L::get(corrected_ + n), bias));
     }
   }
 

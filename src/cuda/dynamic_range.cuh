@@ -4,7 +4,7 @@
 #include "cuda/cut_segments.h"
 #include "cuda/operators.h"
 #include "cuda/range.cuh"
-#include "semantics/linear.h"
+#include "semantics/smoothing.h"
 
 namespace kvant::cuda {
 

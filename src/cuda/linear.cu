@@ -1,6 +1,4 @@
 // Linear layers: which kernel a job gets, and the table of them.
-#include "cuda/linear.cuh"
-
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -8,7 +6,10 @@
 #include "base/divide_up.h"
 #include "core/linear_kernel.h"
 #include "cuda/grid.h"
+#include "cuda/linear_launch.h"
 #include "cuda/linear_product.h"
+#include "cuda/linear_small.cuh"
+#include "cuda/linear_tile.cuh"
 #include "cuda/table.h"
 #include "cuda/tokens.h"
 
@@ -48,10 +49,10 @@ int enqueue_tile(const DeviceStream& stream, const LinearProduct& job) {
                         &linear_tile<Out, Tile>, prepared(job));
 }
 
-// With the least power of two that is enough rows.
+// With the smallest power of two that is enough rows.
 template <class Out, int rows = 1>
 int enqueue_small(const DeviceStream& stream, const LinearProduct& job) {
-  if constexpr (rows < kMostSmallRows)
+  if constexpr (rows < kMaxSmallRows)
     if (job.rows > rows) return enqueue_small<Out, 2 * rows>(stream, job);
   constexpr std::int64_t kColumns = kSmallColumns * (kSmallThreads / kWarp);  // of a block
   return device::launch(stream, {{blocks_for(stream, job.columns, kColumns), 1}, {kSmallThreads, 1}},
@@ -60,8 +61,8 @@ int enqueue_small(const DeviceStream& stream, const LinearProduct& job) {
 
 template <class Out>
 int enqueue(const DeviceStream& stream, const LinearProduct& job) {
-  if (job.rows <= kMostSmallRows && job.depth <= kMostSmallDepth) return enqueue_small<Out>(stream, job);
-  if (job.depth > kMostShallowDepth) return enqueue_tile<Out, DeepTile>(stream, job);
+  if (job.rows <= kMaxSmallRows && job.depth <= kMaxSmallDepth) return enqueue_small<Out>(stream, job);
+  if (job.depth > kMaxShallowDepth) return enqueue_tile<Out, DeepTile>(stream, job);
   // A large tile reads half as much for each output, if every multiprocessor has one and its rows are not mostly empty.
   const bool large = job.rows > QuarterTile::kRows && tile_count<ShallowTile>(job) >= stream.multiprocessors;
   return large ? enqueue_tile<Out, ShallowTile>(stream, job) : enqueue_tile<Out, QuarterTile>(stream, job);

@@ -83,7 +83,7 @@ class Smoothing {
 };
 
 // What one thread works with.
-struct Bench {
+struct ThreadBuffers {
   std::vector<std::byte> weights;
   std::vector<float> wide;
   format::LayerRows rows;
@@ -94,18 +94,22 @@ struct Bench {
 };
 
 // What all layers are compared with.
-struct Workshop {
-  explicit Workshop(const CompareOptions& options, Stream on)
-      : stream(std::move(on)), max_memory(options.max_memory), benches(static_cast<std::size_t>(stream.threads())) {
+struct CompareResources {
+  explicit CompareResources(const CompareOptions& options, Stream on)
+      : stream(std::move(on)),
+        max_memory(options.max_memory),
+        thread_buffers(static_cast<std::size_t>(stream.threads())) {
     if (options.details) details.emplace(stream.threads());
   }
 
   // Whether what is kept for each column fits: magnitudes of every thread, statistics, s, cells of the strip.
-  bool fits_columns(std::uint64_t columns) const { return columns <= max_memory / 8 / (4 * benches.size() + 32); }
+  bool fits_columns(std::uint64_t columns) const {
+    return columns <= max_memory / 8 / (4 * thread_buffers.size() + 32);
+  }
 
   Stream stream;
   std::uint64_t max_memory;
-  std::vector<Bench> benches;
+  std::vector<ThreadBuffers> thread_buffers;
   std::optional<DetailCollector> details;
 };
 
@@ -141,10 +145,10 @@ class LayerComparison {
         s_(s) {}
 
   // `details`: null without.
-  Result<LayerLoss> run(Workshop& workshop, DetailCollector* details, base::Progress& progress) {
-    const std::uint64_t max_memory = workshop.max_memory;
-    std::vector<Bench>& benches = workshop.benches;
-    const auto threads = static_cast<std::uint64_t>(workshop.stream.threads());
+  Result<LayerLoss> run(CompareResources& resources, DetailCollector* details, base::Progress& progress) {
+    const std::uint64_t max_memory = resources.max_memory;
+    std::vector<ThreadBuffers>& thread_buffers = resources.thread_buffers;
+    const auto threads = static_cast<std::uint64_t>(resources.stream.threads());
     details_ = details;
     if (details_ != nullptr) details_->begin(layer_.rows, layer_.columns, layer_.bits);
     const std::uint64_t element_bytes = width_ + 2 + (s_ != nullptr ? 12 : 0);
@@ -154,10 +158,10 @@ class LayerComparison {
     const std::uint64_t for_all_threads = std::max(layer_bytes / (4 * threads), kLeastTileBytes);
     const quantize::Tiling tiling(layer_.rows, layer_.columns, element_bytes, row_bytes,
                                   std::min({kMostTileBytes, max_memory / (4 * threads), for_all_threads}));
-    const bool by_column = workshop.fits_columns(layer_.columns);
-    for (Bench& bench : benches) {
-      bench.s_columns.reset();
-      bench.magnitudes.assign(by_column ? static_cast<std::size_t>(layer_.columns) : 0, 0);
+    const bool by_column = resources.fits_columns(layer_.columns);
+    for (ThreadBuffers& buffers : thread_buffers) {
+      buffers.s_columns.reset();
+      buffers.magnitudes.assign(by_column ? static_cast<std::size_t>(layer_.columns) : 0, 0);
     }
     const std::uint64_t most_blocks = std::min(kMostBlocks, max_memory / (8 * sizeof(LossSums)));
     const std::uint64_t wave = std::max(most_blocks / std::max(tiling.most_blocks(), std::uint64_t{1}), threads);
@@ -165,10 +169,10 @@ class LayerComparison {
       const std::uint64_t last = first + std::min(wave, tiling.count() - first);
       blocks_.resize(static_cast<std::size_t>((last - first) * tiling.most_blocks()));
       tiles_.assign(static_cast<std::size_t>(last - first), {});
-      Status done = quantize::for_each_tile(workshop.stream, first, last, [&](std::size_t worker, std::uint64_t i) {
+      Status done = quantize::for_each_tile(resources.stream, first, last, [&](std::size_t worker, std::uint64_t i) {
         const quantize::Tile tile = tiling[i];
         const auto at = static_cast<std::size_t>(i - first);
-        Status s = work(tile, worker, benches[worker],
+        Status s = work(tile, worker, thread_buffers[worker],
                         std::span(blocks_).subspan(at * tiling.most_blocks(), tile.blocks()), tiles_[at]);
         progress.advance(tile.rows * tile.columns * width_);
         return s;
@@ -180,51 +184,52 @@ class LayerComparison {
       }
     }
     LayerLoss layer = loss();
-    if (by_column) layer.outlier_channels = outliers(benches);
+    if (by_column) layer.outlier_channels = outliers(thread_buffers);
     return layer;
   }
 
  private:
-  Status work(const quantize::Tile& tile, std::size_t worker, Bench& bench, std::span<LossSums> blocks,
+  Status work(const quantize::Tile& tile, std::size_t worker, ThreadBuffers& buffers, std::span<LossSums> blocks,
               TileLoss& loss) const {
     const base::DefaultFloatEnvironment environment;
     const std::uint64_t row_bytes = tile.columns * width_;
-    bench.weights.resize(static_cast<std::size_t>(tile.rows * row_bytes));
-    if (Status s = original_.read(weight_, (tile.row * layer_.columns + tile.column) * width_, bench.weights); !s.ok())
-      return s;
-    if (s_ != nullptr)
-      if (Status s = smooth(tile, bench); !s.ok()) return s;
-    if (Status s = format::read_rows(quantized_, layer_, tile.row, tile.rows, tile.column, tile.columns, bench.rows);
+    buffers.weights.resize(static_cast<std::size_t>(tile.rows * row_bytes));
+    if (Status s = original_.read(weight_, (tile.row * layer_.columns + tile.column) * width_, buffers.weights);
         !s.ok())
       return s;
-    if (Status s = check_scales(tile, bench.rows); !s.ok()) return s;
-    bench.wide.resize(quantize::kBlock);
+    if (s_ != nullptr)
+      if (Status s = smooth(tile, buffers); !s.ok()) return s;
+    if (Status s = format::read_rows(quantized_, layer_, tile.row, tile.rows, tile.column, tile.columns, buffers.rows);
+        !s.ok())
+      return s;
+    if (Status s = check_scales(tile, buffers.rows); !s.ok()) return s;
+    buffers.wide.resize(quantize::kBlock);
     std::size_t block = 0;
     for (std::uint64_t r = 0; r < tile.rows; ++r)
       for (std::uint64_t c = 0; c < tile.columns; c += quantize::kBlock) {
         const auto count = static_cast<std::size_t>(std::min(quantize::kBlock, tile.columns - c));
-        const std::byte* from = bench.weights.data() + r * row_bytes + c * width_;
+        const std::byte* from = buffers.weights.data() + r * row_bytes + c * width_;
         LossSums& sums = blocks[block++];
         if (kind_ == ElementKind::f64) {
-          add_block(reinterpret_cast<const double*>(from), tile, r, c, count, worker, bench, sums, loss);
+          add_block(reinterpret_cast<const double*>(from), tile, r, c, count, worker, buffers, sums, loss);
         } else {
-          widen(kind_, from, count, bench.wide.data());
-          add_block(bench.wide.data(), tile, r, c, count, worker, bench, sums, loss);
+          widen(kind_, from, count, buffers.wide.data());
+          add_block(buffers.wide.data(), tile, r, c, count, worker, buffers, sums, loss);
         }
       }
     return {};
   }
 
   // As the quantizer did.
-  Status smooth(const quantize::Tile& tile, Bench& bench) const {
+  Status smooth(const quantize::Tile& tile, ThreadBuffers& buffers) const {
     const std::pair columns(tile.column, tile.columns);
-    if (bench.s_columns != columns) {
-      bench.s_columns.reset();
-      bench.s.resize(static_cast<std::size_t>(tile.columns));
-      if (Status s = smoothing_->read(*s_, tile.column, bench.s); !s.ok()) return s;
-      bench.s_columns = columns;
+    if (buffers.s_columns != columns) {
+      buffers.s_columns.reset();
+      buffers.s.resize(static_cast<std::size_t>(tile.columns));
+      if (Status s = smoothing_->read(*s_, tile.column, buffers.s); !s.ok()) return s;
+      buffers.s_columns = columns;
     }
-    return bench.tile.smooth(bench.weights, kind_, bench.s);
+    return buffers.tile.smooth(buffers.weights, kind_, buffers.s);
   }
 
   Status check_scales(const quantize::Tile& tile, const format::LayerRows& rows) const {
@@ -240,8 +245,8 @@ class LayerComparison {
   // A block in stretches that share a scale.
   template <class T>
   void add_block(const T* weights, const quantize::Tile& tile, std::uint64_t r, std::uint64_t c, std::size_t count,
-                 std::size_t worker, Bench& bench, LossSums& sums, TileLoss& tile_loss) const {
-    const format::LayerRows& rows = bench.rows;
+                 std::size_t worker, ThreadBuffers& buffers, LossSums& sums, TileLoss& tile_loss) const {
+    const format::LayerRows& rows = buffers.rows;
     const std::int8_t* codes = rows.codes.data() + r * tile.columns + c;
     const std::uint64_t column = tile.column + c;
     sums = {};
@@ -260,8 +265,8 @@ class LayerComparison {
       sums += loss.sums;
       if (details_ != nullptr)
         details_->add<T>(worker, {weights + i, codes + i, length, tile.row + r, column + i, scale, zero_point}, loss);
-      if (!bench.magnitudes.empty())
-        raise_magnitudes(weights + i, length, loss.non_finite, &bench.magnitudes[column + i]);
+      if (!buffers.magnitudes.empty())
+        raise_magnitudes(weights + i, length, loss.non_finite, &buffers.magnitudes[column + i]);
       const bool alive =
           loss.sums.weights == 0 && std::any_of(weights + i, weights + i + length, [](T w) { return w != 0; });
       if (alive || loss.non_finite > 0) {
@@ -292,10 +297,10 @@ class LayerComparison {
   }
 
   // Columns whose largest magnitude stands out.
-  static std::uint64_t outliers(std::vector<Bench>& benches) {
-    std::vector<float>& all = benches.front().magnitudes;
-    for (const Bench& bench : benches)
-      for (std::size_t j = 0; j < all.size(); ++j) all[j] = std::max(all[j], bench.magnitudes[j]);
+  static std::uint64_t outliers(std::vector<ThreadBuffers>& thread_buffers) {
+    std::vector<float>& all = thread_buffers.front().magnitudes;
+    for (const ThreadBuffers& buffers : thread_buffers)
+      for (std::size_t j = 0; j < all.size(); ++j) all[j] = std::max(all[j], buffers.magnitudes[j]);
     const double bound = kOutlierFactor * median(all);
     return static_cast<std::uint64_t>(
         std::ranges::count_if(all, [&](float m) { return static_cast<double>(m) > bound; }));
@@ -598,7 +603,7 @@ Result<Comparison> compare(const CompareOptions& options, base::Progress& progre
 
   // Layer by layer, each in all checkpoints: what is kept of the worst can then be chosen on the way.
   progress.begin("comparing", bytes);
-  Workshop workshop(options, stream);
+  CompareResources resources(options, stream);
   WorstDetails worst(candidates.size());
   const auto with_statistics = static_cast<std::size_t>(
       std::ranges::count_if(modules, [&](std::string_view module) { return stats && stats->has_absmax(module); }));
@@ -615,13 +620,13 @@ Result<Comparison> compare(const CompareOptions& options, base::Progress& progre
       LayerComparison work(*original, candidate.checkpoint, candidate.smoothing ? &*candidate.smoothing : nullptr,
                            *layer, weight, *format::element_of(info.dtype), s);
       DetailCollector* const collector =
-          workshop.details && workshop.fits_columns(layer->columns) ? &*workshop.details : nullptr;
-      auto loss = work.run(workshop, collector, progress);
+          resources.details && resources.fits_columns(layer->columns) ? &*resources.details : nullptr;
+      auto loss = work.run(resources, collector, progress);
       if (!loss.ok()) return loss.status();
       if (is_worse(loss->sqnr_db, worst_sqnr)) worst_sqnr = loss->sqnr_db;
       const bool keeps =
           collector != nullptr && (has_details || worst.takes(loss->sqnr_db) || i + 1 < candidates.size());
-      if (workshop.fits_columns(layer->columns) && (stats || keeps)) {
+      if (resources.fits_columns(layer->columns) && (stats || keeps)) {
         auto inputs = inputs_of(candidate, found->second, stats);
         if (!inputs.ok()) return inputs.status();
         if (!inputs->before.empty()) loss->input_ratio = s != nullptr ? inputs->ratio_after : inputs->ratio_before;

@@ -25,7 +25,7 @@ constexpr std::uint64_t kMostTileBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMostBlocks = std::uint64_t{1} << 21;
 
 // What one thread works with.
-struct Bench {
+struct ThreadBuffers {
   std::vector<std::byte> bytes;
   std::vector<float> wide;
   std::vector<std::byte> workspace;
@@ -65,12 +65,13 @@ class TensorStats {
     }
   }
 
-  Result<ValueStats> run(const Stream& stream, std::vector<Bench>& benches, base::Progress& progress) {
+  Result<ValueStats> run(const Stream& stream, std::vector<ThreadBuffers>& thread_buffers, base::Progress& progress) {
     const auto threads = static_cast<std::uint64_t>(stream.threads());
     // Magnitudes for each thread, and the indices that come out. A matrix so wide that they do not fit (tens of
     // millions of columns) is left without outliers rather than the machine without memory.
     by_column_ = info_.shape.size() == 2 && columns_ <= max_memory_ / 4 / (scale_width() * threads + 16);
-    for (Bench& bench : benches) bench.columns.assign(by_column_ ? columns_ * scale_width() : 0, std::byte{0});
+    for (ThreadBuffers& buffers : thread_buffers)
+      buffers.columns.assign(by_column_ ? columns_ * scale_width() : 0, std::byte{0});
     const quantize::Tiling tiling(rows_, columns_, width_, sizeof(double),
                                   std::min(kMostTileBytes, max_memory_ / (4 * threads)));
     const std::uint64_t most_blocks = std::min(kMostBlocks, max_memory_ / (8 * sizeof(double)));
@@ -86,7 +87,7 @@ class TensorStats {
       Status done = quantize::for_each_tile(stream, first, last, [&](std::size_t worker, std::uint64_t i) {
         const quantize::Tile tile = tiling[i];
         const auto at = static_cast<std::size_t>(i - first);
-        Status s = work(tile, benches[worker], std::span(blocks).subspan(at * tiling.most_blocks()), tiles[at]);
+        Status s = work(tile, thread_buffers[worker], std::span(blocks).subspan(at * tiling.most_blocks()), tiles[at]);
         progress.advance(tile.rows * tile.columns * width_);
         return s;
       });
@@ -104,30 +105,30 @@ class TensorStats {
         all += tiles[at];
       }
     }
-    return stats(all, squares, benches);
+    return stats(all, squares, thread_buffers);
   }
 
  private:
   std::uint64_t scale_width() const { return kind_ == ElementKind::f64 ? 8 : 4; }
 
-  Status work(const quantize::Tile& tile, Bench& bench, std::span<double> blocks, TileStats& stats) const {
+  Status work(const quantize::Tile& tile, ThreadBuffers& buffers, std::span<double> blocks, TileStats& stats) const {
     const base::DefaultFloatEnvironment environment;
     const std::uint64_t row_bytes = tile.columns * width_;
-    bench.bytes.resize(static_cast<std::size_t>(tile.rows * row_bytes));
-    if (Status s = file_.read(info_, (tile.row * columns_ + tile.column) * width_, bench.bytes); !s.ok()) return s;
-    if (Status s = ranges(tile, bench, stats); !s.ok()) return s;
-    bench.wide.resize(quantize::kBlock);
+    buffers.bytes.resize(static_cast<std::size_t>(tile.rows * row_bytes));
+    if (Status s = file_.read(info_, (tile.row * columns_ + tile.column) * width_, buffers.bytes); !s.ok()) return s;
+    if (Status s = ranges(tile, buffers, stats); !s.ok()) return s;
+    buffers.wide.resize(quantize::kBlock);
     std::size_t block = 0;
     for (std::uint64_t r = 0; r < tile.rows; ++r)
       for (std::uint64_t c = 0; c < tile.columns; c += quantize::kBlock) {
         const auto count = static_cast<std::size_t>(std::min(quantize::kBlock, tile.columns - c));
-        const std::byte* from = bench.bytes.data() + r * row_bytes + c * width_;
+        const std::byte* from = buffers.bytes.data() + r * row_bytes + c * width_;
         ValueSums sums;
         if (kind_ == ElementKind::f64) {
           sums = value_sums(reinterpret_cast<const double*>(from), count);
         } else {
-          widen(kind_, from, count, bench.wide.data());
-          sums = value_sums(bench.wide.data(), count);
+          widen(kind_, from, count, buffers.wide.data());
+          sums = value_sums(buffers.wide.data(), count);
         }
         blocks[block++] = sums.squares;
         stats.nan += sums.nan;
@@ -138,7 +139,7 @@ class TensorStats {
   }
 
   // The least and the greatest value of the tile, and the largest magnitudes of its columns.
-  Status ranges(const quantize::Tile& tile, Bench& bench, TileStats& stats) const {
+  Status ranges(const quantize::Tile& tile, ThreadBuffers& buffers, TileStats& stats) const {
     const Stream here = Stream::cpu(1);
     const Shape shape = {static_cast<std::int64_t>(tile.rows), static_cast<std::int64_t>(tile.columns)};
     const ElementKind scale = scale_kind(kind_);
@@ -146,9 +147,9 @@ class TensorStats {
       const auto plan =
           AnyRangePlan::select(here, {.shape = shape, .scope = scope, .accumulate = accumulate, .input = kind_});
       if (!plan.ok()) return plan.status();
-      bench.workspace.resize(plan->workspace_size());
-      args.input = {bench.bytes.data(), kind_, shape, 0};
-      return plan->run(here, {bench.workspace.data(), bench.workspace.size()}, args);
+      buffers.workspace.resize(plan->workspace_size());
+      args.input = {buffers.bytes.data(), kind_, shape, 0};
+      return plan->run(here, {buffers.workspace.data(), buffers.workspace.size()}, args);
     };
     double min64 = 0, max64 = 0;
     float min32 = 0, max32 = 0;
@@ -161,11 +162,11 @@ class TensorStats {
     stats.max = f64 ? max64 : static_cast<double>(max32);
     if (!by_column_) return {};
     args = {};
-    args.max_abs_out = {bench.columns.data() + tile.column * scale_width(), scale, {shape[1]}, 0};
+    args.max_abs_out = {buffers.columns.data() + tile.column * scale_width(), scale, {shape[1]}, 0};
     return run(PerChannel{1}, true, args);
   }
 
-  ValueStats stats(const TileStats& all, double squares, std::vector<Bench>& benches) const {
+  ValueStats stats(const TileStats& all, double squares, std::vector<ThreadBuffers>& thread_buffers) const {
     ValueStats stats;
     stats.nan = all.nan;
     stats.infinite = all.infinite;
@@ -177,19 +178,19 @@ class TensorStats {
     stats.rms = std::sqrt(squares / static_cast<double>(finite));
     if (!by_column_) return stats;
     if (kind_ == ElementKind::f64)
-      find_outliers<double>(benches, stats.outlier_channels);
+      find_outliers<double>(thread_buffers, stats.outlier_channels);
     else
-      find_outliers<float>(benches, stats.outlier_channels);
+      find_outliers<float>(thread_buffers, stats.outlier_channels);
     return stats;
   }
 
   template <class T>
-  void find_outliers(std::vector<Bench>& benches, std::vector<std::uint64_t>& outliers) const {
-    const auto column = [](Bench& bench) { return reinterpret_cast<T*>(bench.columns.data()); };
-    T* magnitudes = column(benches[0]);
+  void find_outliers(std::vector<ThreadBuffers>& thread_buffers, std::vector<std::uint64_t>& outliers) const {
+    const auto column = [](ThreadBuffers& buffers) { return reinterpret_cast<T*>(buffers.columns.data()); };
+    T* magnitudes = column(thread_buffers[0]);
     const auto count = static_cast<std::size_t>(columns_);
-    for (std::size_t b = 1; b < benches.size(); ++b)
-      for (std::size_t j = 0; j < count; ++j) magnitudes[j] = std::max(magnitudes[j], column(benches[b])[j]);
+    for (std::size_t b = 1; b < thread_buffers.size(); ++b)
+      for (std::size_t j = 0; j < count; ++j) magnitudes[j] = std::max(magnitudes[j], column(thread_buffers[b])[j]);
     std::vector<T> sorted(magnitudes, magnitudes + count);
     const double bound = kOutlierFactor * median(sorted);
     for (std::size_t j = 0; j < count; ++j)
@@ -237,14 +238,14 @@ Result<Inspection> inspect(const InspectOptions& options, base::Progress& progre
   }
   if (!options.stats) return inspection;
   progress.begin("reading values", to_read);
-  std::vector<Bench> benches(static_cast<std::size_t>(stream.threads()));
+  std::vector<ThreadBuffers> thread_buffers(static_cast<std::size_t>(stream.threads()));
   std::size_t next = 0;
   for (const io::SafetensorsFile& file : checkpoint->shards())
     for (const io::TensorInfo& info : file.tensors()) {
       InspectedTensor& tensor = inspection.tensors[next++];
       const auto kind = format::element_of(info.dtype);
       if (!kind) continue;
-      auto stats = TensorStats(file, info, *kind, options.max_memory).run(stream, benches, progress);
+      auto stats = TensorStats(file, info, *kind, options.max_memory).run(stream, thread_buffers, progress);
       if (!stats.ok()) return stats.status();
       tensor.stats = std::move(stats).value();
     }

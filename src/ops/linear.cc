@@ -188,7 +188,7 @@ AnyLinearPlan::AnyLinearPlan(std::shared_ptr<const Impl> impl) : impl_(std::move
 
 Result<AnyLinearPlan> AnyLinearPlan::select(const Stream& stream, const W8A8LinearDescriptor& d,
                                             const PlanPreference& preference) {
-  const auto target = ops::target_of([] { return "w8a8_linear"; }, stream, preference);
+  const auto target = ops::target_of("w8a8_linear", stream, preference);
   if (!target.ok()) return target.status();
   auto plan = std::make_shared<Impl>();
   if (Status s = plan->fill(QuantizeKind::w8a8_linear, d.max_rows, d.in_features, d.out_features, d.activation,
@@ -201,7 +201,7 @@ Result<AnyLinearPlan> AnyLinearPlan::select(const Stream& stream, const W8A8Line
 
 Result<AnyLinearPlan> AnyLinearPlan::select(const Stream& stream, const SmoothQuantLinearDescriptor& d,
                                             const PlanPreference& preference) {
-  const auto target = ops::target_of([] { return "smoothquant_linear"; }, stream, preference);
+  const auto target = ops::target_of("smoothquant_linear", stream, preference);
   if (!target.ok()) return target.status();
   auto plan = std::make_shared<Impl>();
   if (Status s = plan->fill(QuantizeKind::smoothquant_linear, d.max_rows, d.in_features, d.out_features, d.activation,
@@ -215,7 +215,7 @@ Result<AnyLinearPlan> AnyLinearPlan::select(const Stream& stream, const SmoothQu
 
 Result<AnyLinearPlan> AnyLinearPlan::select(const Stream& stream, const QuantizedLinearDescriptor& d,
                                             const PlanPreference& preference) {
-  const auto target = ops::target_of([] { return "quantized_linear"; }, stream, preference);
+  const auto target = ops::target_of("quantized_linear", stream, preference);
   if (!target.ok()) return target.status();
   auto plan = std::make_shared<Impl>();
   if (Status s = plan->fill(QuantizeKind::quantized_linear, d.max_rows, d.in_features, d.out_features,

@@ -26,7 +26,6 @@ using base::unsupported;
 using detail::LinearFormat;
 
 constexpr const char* kWho = "packed_weight";
-constexpr auto who = [] { return kWho; };
 
 // What bytes() begins with. Names in place of enumerators: those may be renumbered.
 struct Header {
@@ -161,7 +160,7 @@ PackedWeight::PackedWeight(std::shared_ptr<const Impl> impl) : impl_(std::move(i
 
 Result<PackedWeight> PackedWeight::pack(const Stream& stream, const AnyRef& weight, const PlanPreference& preference) {
   if (Status s = ops::check_cpu_stream(kWho, stream, kOnGpu); !s.ok()) return s;
-  const auto target = ops::target_of(who, stream, preference);
+  const auto target = ops::target_of(kWho, stream, preference);
   if (!target.ok()) return target.status();
   if (weight.kind != ElementKind::s8 && weight.kind != ElementKind::u8)
     return unsupported("{}: weight has element {}, must be s8 or u8", kWho, name(weight.kind));
@@ -173,7 +172,7 @@ Result<PackedWeight> PackedWeight::pack(const Stream& stream, const AnyRef& weig
     return invalid_problem("{}: weight has shape {}, with a negative size or more elements than 63 bits count", kWho,
                            weight.shape.to_string());
   if (Status s = ops::check_linear_sizes(kWho, 0, k, n); !s.ok()) return s;
-  if (Status s = ops::check_view(who, "weight", weight, weight.kind, weight.shape, k == 0 ? 0 : n); !s.ok()) return s;
+  if (Status s = ops::check_view(kWho, "weight", weight, weight.kind, weight.shape, k == 0 ? 0 : n); !s.ok()) return s;
   const LinearFormat* format = format_of(*target);
   if (format == nullptr) return unsupported("{}: no kernel", kWho);
 
@@ -202,7 +201,7 @@ Result<PackedWeight> PackedWeight::pack(const Stream& stream, const AnyRef& weig
 Result<std::size_t> PackedWeight::packed_size(const Stream& stream, std::int64_t out_features, std::int64_t in_features,
                                               const PlanPreference& preference) {
   if (Status s = ops::check_cpu_stream(kWho, stream, kOnGpu); !s.ok()) return s;
-  const auto target = ops::target_of(who, stream, preference);
+  const auto target = ops::target_of(kWho, stream, preference);
   if (!target.ok()) return target.status();
   if (Status s = ops::check_linear_sizes(kWho, 0, in_features, out_features); !s.ok()) return s;
   const LinearFormat* format = format_of(*target);

@@ -1,5 +1,5 @@
 // The front desk of smoothing, and its loops over channels. What is as large as a weight is left to plans: the maxima
-// of its columns to ranges, its product with s to the backward pass of dequantize, which is dq = dy * scale.
+// of its columns to ranges, its product with s to multiply_channels.h. The formulas are in semantics/smoothing.h.
 #include "kvant/smoothing.h"
 
 #include <algorithm>
@@ -16,20 +16,20 @@
 
 #include "base/float_environment.h"
 #include "base/refuse.h"
+#include "core/element_names.h"
 #include "cpu/lanes/scalar.h"
-#include "kvant/elementwise.h"
 #include "kvant/range.h"
+#include "ops/multiply_channels.h"
 #include "ops/overlap.h"
 #include "ops/preference.h"
 #include "ops/views.h"
+#include "semantics/smoothing.h"
 
 namespace kvant {
 namespace {
 
 using base::invalid_problem;
 using base::unsupported;
-
-constexpr double kLeast = 1e-5;  // of w_j and of s_j
 
 // A view and its name in sentences, such as "weights[1]".
 struct Operand {
@@ -60,7 +60,8 @@ auto with_float_type(ElementKind kind, const Function& f) {
 
 Status check_float(const char* who, const Operand& o) {
   if (is_float(o.view.kind)) return {};
-  return unsupported("{}: {} has element {}, must be one of f32, f64, f16, bf16", who, o.name, name(o.view.kind));
+  return unsupported("{}: {} has element {}, must be one of {}", who, o.name, name(o.view.kind),
+                     core::names_of(ElementClass::real));
 }
 
 Status check_f32(const char* who, const Operand& o) {
@@ -79,7 +80,7 @@ Status check_memory(const char* who, const Operand& o) {
   const auto sizes =
       ops::checked_parameter_shape([&] { return base::text("{}: {}", who, o.name); }, o.view.shape, PerTensor{});
   if (!sizes.ok()) return sizes.status();
-  return ops::check_view([&] { return who; }, o.name.c_str(), o.view, o.view.kind, o.view.shape, rows_of(o.view));
+  return ops::check_view(who, o.name.c_str(), o.view, o.view.kind, o.view.shape, rows_of(o.view));
 }
 
 // The tensor whose size says how many channels there are.
@@ -179,11 +180,6 @@ Status extend_maxima(const Stream& stream, const AnyRef& weight, std::vector<dou
   return {};
 }
 
-// x^alpha * (1/w)^(1 - alpha) lies between x and 1/w, which is at most 1e5: no x of f32 takes it beyond f32.
-float smooth_scale(double x, double w, double alpha) {
-  return static_cast<float>(std::max(std::pow(x, alpha) / std::pow(w, 1 - alpha), kLeast));
-}
-
 Status find_scales(const Stream& stream, const TensorRef<float>& act_absmax, std::span<const AnyRef> weights,
                    double alpha, const TensorMut<float>& scales) {
   if (Status s = ops::check_cpu_stream(kFind, stream, "smooth weights before they go to the GPU"); !s.ok()) return s;
@@ -193,14 +189,14 @@ Status find_scales(const Stream& stream, const TensorRef<float>& act_absmax, std
     return status;
   std::vector<float> s = read_channels(act_absmax);
   if (Status status = check_act_absmax(s); !status.ok()) return status;
-  std::vector<double> w(s.size(), kLeast);
+  std::vector<double> w(s.size(), semantics::kMinSmoothing);
   for (const AnyRef& weight : weights) {
     Status status = weight.kind == ElementKind::f64 ? extend_maxima<double>(stream, weight, w)
                                                     : extend_maxima<float>(stream, weight, w);
     if (!status.ok()) return status;
   }
   const base::DefaultFloatEnvironment environment;
-  for (std::size_t j = 0; j < s.size(); ++j) s[j] = smooth_scale(static_cast<double>(s[j]), w[j], alpha);
+  for (std::size_t j = 0; j < s.size(); ++j) s[j] = semantics::smooth_scale(static_cast<double>(s[j]), w[j], alpha);
   std::copy_n(reinterpret_cast<const std::byte*>(s.data()), s.size() * sizeof(float),
               static_cast<std::byte*>(scales.data));
   return {};
@@ -237,15 +233,18 @@ Status check_scales(const std::vector<float>& s) {
 }
 
 template <class T>
+using LanesOf = cpu::ScalarLanes<compute_t<T>>;
+
+template <class T>
 T rounded(compute_t<T> x) {
   T result;
-  cpu::ScalarLanes<compute_t<T>>::store_one(&result, x);
+  LanesOf<T>::store_one(&result, x);
   return result;
 }
 
 template <class T>
 compute_t<T> widened(T x) {
-  return cpu::ScalarLanes<compute_t<T>>::widen(x);
+  return LanesOf<T>::widen(x);
 }
 
 // norm[j] / s_j, as the bytes of the whole tensor.
@@ -257,7 +256,7 @@ Result<std::vector<std::byte>> quotients(const Operand& norm, const std::vector<
   for (std::size_t j = 0; j < s.size(); ++j) {
     const compute_t<T> value = widened(ops::read_unaligned<T>(&bytes[j * sizeof(T)]));
     if (!std::isfinite(value)) continue;
-    const T quotient = rounded<T>(value / static_cast<compute_t<T>>(s[j]));
+    const T quotient = rounded<T>(semantics::smoothed<LanesOf<T>>(value, static_cast<compute_t<T>>(s[j])));
     if (!std::isfinite(widened(quotient)))
       return invalid_problem("{}: {} would overflow {} in channel {}: {} divided by scale {}", kApply, norm.name,
                              name(norm.view.kind), j, value, s[j]);
@@ -275,7 +274,8 @@ Status check_products(const Stream& stream, const Operand& weight, const std::ve
   const base::DefaultFloatEnvironment environment;
   for (std::size_t j = 0; j < s.size(); ++j) {
     const C magnitude = (*maxima)[j];
-    if (!std::isfinite(widened(rounded<T>(magnitude * static_cast<C>(s[j])))))
+    const C product = semantics::smoothed_weight<LanesOf<T>>(magnitude, static_cast<C>(s[j]));
+    if (!std::isfinite(widened(rounded<T>(product))))
       return invalid_problem("{}: {} would overflow {} in channel {}: magnitude {} times scale {}", kApply, weight.name,
                              name(weight.view.kind), j, magnitude, s[j]);
   }
@@ -307,11 +307,7 @@ class Products {
         return check_products<typename decltype(type)::type>(stream, weight, f32_);
       });
       if (!status.ok()) return status;
-      const auto plan = ElementwisePlan::select(stream, {.op = QuantizeKind::dequantize_backward,
-                                                         .shape = weight.view.shape,
-                                                         .granularity = PerChannel{1},
-                                                         .input = ElementKind::s8,  // of codes, which it does not read
-                                                         .output = weight.view.kind});
+      const auto plan = ops::MultiplyChannelsPlan::select(stream, weight.view.shape, 1, weight.view.kind);
       if (!plan.ok()) return plan.status();
       plans_.push_back(*plan);
     }
@@ -319,26 +315,21 @@ class Products {
   }
 
   Status write(const Stream& stream, std::span<const AnyMut> weights) const {
-    for (std::size_t i = 0; i < weights.size(); ++i) {
-      ElementwiseArgs args;
-      args.grad_output = weights[i];
-      args.output = weights[i];
-      args.scale = scale(weights[i].kind);
-      if (Status status = plans_[i].run(stream, {}, args); !status.ok()) return status;
-    }
+    for (std::size_t i = 0; i < weights.size(); ++i)
+      if (Status status = plans_[i].run(stream, weights[i], scales(weights[i].kind)); !status.ok()) return status;
     return {};
   }
 
  private:
-  AnyParameter scale(ElementKind weight) const {
+  AnyRef scales(ElementKind weight) const {
     const Shape shape = {static_cast<std::int64_t>(f32_.size())};
-    return weight == ElementKind::f64 ? AnyParameter(AnyRef{f64_.data(), ElementKind::f64, shape, 0})
-                                      : AnyParameter(AnyRef{f32_.data(), ElementKind::f32, shape, 0});
+    return weight == ElementKind::f64 ? AnyRef{f64_.data(), ElementKind::f64, shape, 0}
+                                      : AnyRef{f32_.data(), ElementKind::f32, shape, 0};
   }
 
   const std::vector<float>& f32_;
   std::vector<double> f64_;
-  std::vector<ElementwisePlan> plans_;
+  std::vector<ops::MultiplyChannelsPlan> plans_;
 };
 
 // What can be refused or run out of memory comes first. Once writing has begun, only a stream whose threads fail stops

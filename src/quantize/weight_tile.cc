@@ -41,28 +41,33 @@ void put(float value, std::vector<std::byte>& to, bool wide, std::size_t i) {
   }
 }
 
+// matrix[:, j] * factors[j] in place, rounded once. Of all plans the backward pass of dequantize is this product:
+// dq = dy * scale, whatever the codes are.
+Status multiply_columns(const Stream& stream, const AnyMut& matrix, const AnyRef& factors) {
+  const auto plan = ElementwisePlan::select(stream, {.op = QuantizeKind::dequantize_backward,
+                                                     .shape = matrix.shape,
+                                                     .granularity = PerChannel{1},
+                                                     .input = ElementKind::s8,
+                                                     .output = matrix.kind});
+  if (!plan.ok()) return plan.status();
+  ElementwiseArgs args;
+  args.grad_output = matrix;
+  args.output = matrix;
+  args.scale = AnyParameter(factors);
+  return plan->run(stream, {}, args);
+}
+
 }  // namespace
 
 Status WeightTile::smooth(std::span<std::byte> weights, ElementKind weight, std::span<const float> s) {
   const auto columns = static_cast<std::int64_t>(s.size());
   const Shape shape = {columns == 0 ? 0 : elements_in(weights.size(), weight) / columns, columns};
-  // The backward pass of dequantization is the product that is wanted: one multiplication, one rounding.
-  const auto plan = ElementwisePlan::select(stream_, {.op = QuantizeKind::dequantize_backward,
-                                                      .shape = shape,
-                                                      .granularity = PerChannel{1},
-                                                      .input = ElementKind::s8,
-                                                      .output = weight});
-  if (!plan.ok()) return plan.status();
   AnyRef factors{s.data(), ElementKind::f32, {columns}, 0};
   if (weight == ElementKind::f64) {
     s_.assign(s.begin(), s.end());
     factors = {s_.data(), ElementKind::f64, {columns}, 0};
   }
-  ElementwiseArgs args;
-  args.grad_output = {weights.data(), weight, shape, 0};
-  args.output = {weights.data(), weight, shape, 0};
-  args.scale = AnyParameter(factors);
-  return plan->run(stream_, {}, args);
+  return multiply_columns(stream_, {weights.data(), weight, shape, 0}, factors);
 }
 
 Status WeightTile::ranges(std::span<const std::byte> weights, const WeightForm& form, std::int64_t segments,

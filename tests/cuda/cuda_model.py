@@ -161,14 +161,14 @@ def choice(text):
 
 
 class Constants:
-    """The constants of linear.cuh: those of the file, and those of every LinearTile that it names."""
+    """The constants of the linear kernels: those of their files, and those of every LinearTile that they name."""
 
     def __init__(self, text):
         text = re.sub(r"//.*", "", text)
         self.file = dict(re.findall(r"^inline constexpr [\w:]+ (k\w+) = ([^;]+);", text, re.M))
         struct = re.search(r"template <([^>]*)>\s*struct LinearTile \{(.*?)^\};", text, re.S | re.M)
         if struct is None:
-            raise SystemExit("cuda_model: linear.cuh has no struct LinearTile")
+            raise SystemExit("cuda_model: the linear kernels have no struct LinearTile")
         self.members = dict(re.findall(r"static constexpr [\w:]+ (k\w+) = ([^;]+);", struct.group(2)))
         parameters = [parameter.split("=") for parameter in struct.group(1).split(",")]
         self.tiles = {}
@@ -182,7 +182,7 @@ class Constants:
         """A number: a parameter or member of the tile, or a constant of the file."""
         known = {**self.file, **(self.members if tile else {}), **(self.tiles.get(tile, {}) if tile else {})}
         if name not in known:
-            raise SystemExit(f"cuda_model: linear.cuh has no {name}")
+            raise SystemExit(f"cuda_model: the linear kernels have no {name}")
         text = re.sub(r"\b(\w+)::(k\w+)", lambda match: str(self.value(match.group(2), match.group(1))), known[name])
         text = to_python(text)
         words = set(re.findall(r"\b[A-Za-z_]\w*", text)) - {"and", "or", "not", "True", "False"}
@@ -194,20 +194,21 @@ class Constants:
 
 def constants(text=None):
     """The shapes of the linear kernels, from their source."""
-    c = Constants((ROOT / "src/cuda/linear.cuh").read_text() if text is None else text)
+    files = ("linear_tile_shape.h", "linear_small.cuh")
+    c = Constants("\n".join((ROOT / "src/cuda" / f).read_text() for f in files) if text is None else text)
     tiles = {}
     for name, tile in (("large", "ShallowTile"), ("quarter", "QuarterTile"), ("deep", "DeepTile")):
         if tile not in c.tiles:
-            raise SystemExit(f"cuda_model: linear.cuh has no {tile}")
+            raise SystemExit(f"cuda_model: the linear kernels have no {tile}")
         rows, columns, deep = (c.value(of, tile) for of in ("kRows", "kColumns", "kDeep"))
         tiles[name] = {"title": f"{rows} × {columns}{', deep' if deep else ''}", "rows": rows, "columns": columns,
                        "pattern": rf"^linear_tile<f16, LinearTile<{rows}, {columns}, {str(bool(deep)).lower()}\b",
                        "warp_rows": c.value("kWarpRows", tile), "warp_columns": c.value("kWarpColumns", tile),
                        "step": c.value("kStep", tile), "stages": c.value("kStages", tile),
                        "shared": c.value("kSharedBytes", tile)}
-    return {"tiles": tiles, "threads": c.value("kTileThreads"), "shallow_depth": c.value("kMostShallowDepth"),
-            "small_rows": c.value("kMostSmallRows"), "small_columns": c.value("kSmallColumns"),
-            "small_threads": c.value("kSmallThreads"), "small_depth": c.value("kMostSmallDepth")}
+    return {"tiles": tiles, "threads": c.value("kTileThreads"), "shallow_depth": c.value("kMaxShallowDepth"),
+            "small_rows": c.value("kMaxSmallRows"), "small_columns": c.value("kSmallColumns"),
+            "small_threads": c.value("kSmallThreads"), "small_depth": c.value("kMaxSmallDepth")}
 
 
 def tile_count(tile, m, n):

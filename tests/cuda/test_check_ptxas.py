@@ -210,7 +210,7 @@ $L__BB0_3:
 
 class Flags(unittest.TestCase):
     def test_they_are_those_of_the_build(self):
-        text = re.sub(r"#.*", "", (c.ROOT / "CMakeLists.txt").read_text())
+        text = re.sub(r"#.*", "", (c.ROOT / "src/cuda/CMakeLists.txt").read_text())
         found = set(re.findall(r"--(?:fmad|ftz|prec-div|prec-sqrt|use_fast_math)\b(?:=\w+)?", text))
         self.assertEqual(found, set(c.ARITHMETIC_FLAGS))
 

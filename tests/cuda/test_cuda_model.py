@@ -109,9 +109,9 @@ using ShallowTile = LinearTile<128, 128, false>;
 using QuarterTile = LinearTile<64, 64, false>;
 using DeepTile = LinearTile<64, 64, true>;
 inline constexpr unsigned kTileThreads = 256;
-inline constexpr std::int64_t kMostShallowDepth = (1 << 17) - ShallowTile::kStep;
-inline constexpr int kMostSmallRows = 16;
-inline constexpr std::int64_t kMostSmallDepth = 1 << 21;
+inline constexpr std::int64_t kMaxShallowDepth = (1 << 17) - ShallowTile::kStep;
+inline constexpr int kMaxSmallRows = 16;
+inline constexpr std::int64_t kMaxSmallDepth = 1 << 21;
 inline constexpr int kSmallColumns = 4;
 inline constexpr unsigned kSmallThreads = 64;
 """

@@ -3,7 +3,7 @@
 //
 //   kArch, kColumns, kRows      who it is, and the size of its panels and tiles
 //   kMaxRows                    rows that accumulate() takes at once, a multiple of kRows
-//   kChunk                      codes of k whose products 32 bits hold: 255 * 128 * kChunk < 2^31
+//   kChunk                      codes of k whose products 32 bits hold: u8 by s8
 //   panel_bytes, tile_bytes, wide_tile_bytes, pack_panel, panel_is_wide, panel_is_sound, pack_tile
 //                               as in detail::LinearFormat
 //   column_sums(panel, sums)    of the s8 codes, for all kColumns columns
