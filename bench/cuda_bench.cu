@@ -214,13 +214,11 @@ class Bench {
   }
 
   void elementwise(QuantizeKind op, ElementKind real, const kvant::Granularity& granularity, const char* where) {
-    const bool from_codes = op == QuantizeKind::dequantize || op == QuantizeKind::dequantize_backward;
-    const bool fake = op == QuantizeKind::fake_quantize || op == QuantizeKind::fake_quantize_backward;
-    const bool backward = op == QuantizeKind::quantize_backward || op == QuantizeKind::dequantize_backward ||
-                          op == QuantizeKind::fake_quantize_backward;
-    const bool reads_input = op != QuantizeKind::dequantize_backward;
-    const ElementKind in = from_codes ? ElementKind::s8 : real;
-    const ElementKind out = from_codes || fake ? real : ElementKind::s8;
+    const kvant::ElementwiseOperator& facts = kvant::elementwise_operator(op);
+    const bool backward = facts.backward_of.has_value();
+    const bool reads_input = facts.reads_input;
+    const ElementKind in = facts.input == kvant::ElementClass::code ? ElementKind::s8 : real;
+    const ElementKind out = facts.output == kvant::ElementClass::code ? ElementKind::s8 : real;
     Job job;
     job.operation = std::string(name(op));
     job.types = std::string(text(in)) + " → " + text(out);
@@ -441,11 +439,9 @@ int main(int argc, char** argv) {
       {kvant::PerGroup{-1, 128}, "group of 128"},
   };
   const ElementKind reals[] = {ElementKind::f32, ElementKind::f16, ElementKind::bf16};
-  for (const QuantizeKind op :
-       {QuantizeKind::quantize, QuantizeKind::dequantize, QuantizeKind::fake_quantize, QuantizeKind::quantize_backward,
-        QuantizeKind::dequantize_backward, QuantizeKind::fake_quantize_backward})
+  for (const kvant::ElementwiseOperator& facts : kvant::kElementwiseOperators)
     for (const ElementKind real : reals)
-      for (const auto& [granularity, where] : granularities) bench.elementwise(op, real, granularity, where);
+      for (const auto& [granularity, where] : granularities) bench.elementwise(facts.op, real, granularity, where);
   for (const ElementKind real : reals)
     for (const auto& [granularity, where] : granularities) bench.dynamic_range(real, granularity, where);
   for (const std::int64_t n : {4096, 14336})

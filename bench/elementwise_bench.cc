@@ -24,13 +24,11 @@ struct Case {
   int threads;
 };
 
-bool is_backward(QuantizeKind op) { return op >= QuantizeKind::quantize_backward; }
+bool is_backward(QuantizeKind op) { return elementwise_operator(op).backward_of.has_value(); }
 
 // "quantize" for quantize_backward: the direction is a column of its own.
 std::string forward_name(QuantizeKind op) {
-  std::string text(name(op));
-  if (is_backward(op)) text.resize(text.size() - std::string_view("_backward").size());
-  return text;
+  return std::string(name(elementwise_operator(op).backward_of.value_or(op)));
 }
 
 // The operator and its limit in turns, the best of each: what disturbs one disturbs the other.
@@ -40,7 +38,7 @@ void run_case(benchmark::State& state, const Case& c) {
   const ElementKind float_kind = is_float(c.in) ? c.in : c.out;
   const ElementKind read = backward ? float_kind : c.in;
   const ElementKind write = backward ? float_kind : c.out;
-  const bool two_inputs = backward && c.op != QuantizeKind::dequantize_backward;
+  const bool two_inputs = backward && elementwise_operator(c.op).reads_input;
   std::byte* x = input_buffer().get(static_cast<std::size_t>(row_bytes(read, n)));
   std::byte* dy = two_inputs ? gradient_buffer().get(static_cast<std::size_t>(row_bytes(read, n))) : nullptr;
   std::byte* out = output_buffer().get(static_cast<std::size_t>(row_bytes(write, n)));
@@ -124,12 +122,10 @@ void register_elementwise() {
   for (const int threads : thread_counts()) {
     const auto forward_and_backward = [&](Granularity g, ElementKind f, ElementKind code, Numerics numerics,
                                           const Shape& shape) {
-      for (const QuantizeKind op : {QuantizeKind::quantize, QuantizeKind::quantize_backward})
-        register_case({op, g, f, code, numerics, shape, threads});
-      for (const QuantizeKind op : {QuantizeKind::dequantize, QuantizeKind::dequantize_backward})
-        register_case({op, g, code, f, numerics, shape, threads});
-      for (const QuantizeKind op : {QuantizeKind::fake_quantize, QuantizeKind::fake_quantize_backward})
-        register_case({op, g, f, f, numerics, shape, threads});
+      for (const ElementwiseOperator& o : kElementwiseOperators) {
+        const auto kind = [&](ElementClass element_class) { return element_class == ElementClass::code ? code : f; };
+        register_case({o.op, g, kind(o.input), kind(o.output), numerics, shape, threads});
+      }
     };
     for (const ElementKind f : {kF32, kF16, kBf16, kF64})
       forward_and_backward(Granularity::per_tensor(), f, kS8, Numerics::exact, flat);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cpu/features.h"
+#include "cpu/instruction_sets.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

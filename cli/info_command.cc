@@ -8,15 +8,12 @@
 #include "cli/messages.h"
 #include "cli/options.h"
 #include "cli/table.h"
-#include "core/device_kernel.h"
-#include "cpu/features.h"
 #include "format/scheme.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "kvant/build_info.h"
 #include "kvant/stream.h"
 #include "kvant/version.h"
-#include "ops/preference.h"
-#include "ops/registry.h"
 
 namespace kvant::cli {
 namespace {
@@ -40,54 +37,30 @@ std::string compiler() {
 #endif
 }
 
-struct Family {
-  std::string_view name;
-  std::size_t kernels = 0;
-};
-
-template <class Kernels>
-std::size_t count(const Kernels& kernels, ArchSku arch) {
-  std::size_t number = 0;
-  for (const auto* const kernel : kernels) number += kernel->sku.arch == arch ? 1 : 0;
-  return number;
-}
-
-std::vector<Family> families(ArchSku arch) {
-  return {{"element-wise", count(ops::elementwise_kernels(), arch)},
-          {"range", count(ops::range_kernels(), arch)},
-          {"dynamic range", count(ops::dynamic_range_kernels(), arch)},
-          {"linear", count(ops::linear_kernels(), arch)}};
-}
-
 // Whether a plan for a GPU can be had, or CUDA's reason why not.
-std::string cuda_text() {
-  if (!cuda::is_built()) return "CUDA is not in this build";
+std::string cuda_text(const BuildInfo& build) {
+  if (!build.has_cuda) return "CUDA is not in this build";
   const Status status = Stream::cuda(nullptr).status();
   return status.ok() ? "CUDA" : fmt::format("CUDA is in this build, but {}", status.message());
 }
 
 int run(const Options& options, const Request& /*request*/) {
   const Stream stream = Stream::cpu();
-  const auto requested = ops::target_of("info", stream, {});
-  // The one that select() takes: what was asked for, or the best that runs. Empty: what was asked for cannot be had.
-  std::string_view chosen;
-  if (requested.ok() && requested->isa) {
-    chosen = name(*requested->isa);
-  } else if (requested.ok()) {
-    for (const ArchSku arch : cpu::compiled_isas())
-      if (chosen.empty() && cpu::can_run(arch)) chosen = name(arch);
-  }
+  const BuildInfo build = build_info();
+  // The one that select() takes. Empty: what was asked for cannot be had.
+  const auto requested = default_isa();
+  const std::string_view chosen = requested.ok() ? name(*requested) : std::string_view();
   const char* const forced = std::getenv("KVANT_FORCE_ISA");
   const std::string force = forced == nullptr ? "" : forced;
 
   if (options.json) {
     io::Json sets = io::Json::array();
-    for (const ArchSku arch : cpu::compiled_isas()) {
+    for (const BuildInfo::InstructionSet& set : build.instruction_sets) {
       io::Json kernels = io::Json::object();
-      for (const Family& family : families(arch)) kernels[std::string(family.name)] = family.kernels;
-      sets.push_back({{"name", name(arch)},
-                      {"runs_here", cpu::can_run(arch)},
-                      {"chosen", chosen == name(arch)},
+      for (const BuildInfo::Family& family : set.families) kernels[std::string(family.name)] = family.kernels;
+      sets.push_back({{"name", name(set.arch)},
+                      {"runs_here", set.runs_here},
+                      {"chosen", chosen == name(set.arch)},
                       {"kernels", kernels}});
     }
     io::Json schemes = io::Json::array();
@@ -95,30 +68,28 @@ int run(const Options& options, const Request& /*request*/) {
       schemes.push_back(format::name(kind));
     print_json(io::Json{{"version", version()},
                         {"compiler", compiler()},
-                        {"backends", {{"cpu", true}, {"cuda", cuda::is_built()}}},
+                        {"backends", {{"cpu", true}, {"cuda", build.has_cuda}}},
                         {"instruction_sets", sets},
                         {"force_isa", force.empty() ? io::Json() : io::Json(force)},
                         {"threads", stream.threads()},
                         {"schemes", schemes}});
   } else {
     std::string text = fmt::format("kvant {}, built with {}\n", version(), compiler());
-    text += fmt::format("backends         CPU; {}\n", cuda_text());
+    text += fmt::format("backends         CPU; {}\n", cuda_text(build));
     text += fmt::format("threads          {}\n", stream.threads());
     text += fmt::format("instruction set  {}{}\n", chosen.empty() ? "none" : chosen,
                         force.empty() ? " (KVANT_FORCE_ISA can force another)"
                                       : fmt::format(" (KVANT_FORCE_ISA={})", io::printable(force)));
     text += "schemes          w8a8, w8a8-static, w4a16\n\n";
-    Table table({{"kernels"},
-                 {"here"},
-                 {"element-wise", Column::Align::right},
-                 {"range", Column::Align::right},
-                 {"dynamic range", Column::Align::right},
-                 {"linear", Column::Align::right}});
-    for (const ArchSku arch : cpu::compiled_isas()) {
-      std::vector<std::string> cells = {std::string(name(arch)), !cpu::can_run(arch)    ? "cannot run"
-                                                                 : chosen == name(arch) ? "chosen"
-                                                                                        : "runs"};
-      for (const Family& family : families(arch)) cells.push_back(fmt::format("{}", family.kernels));
+    std::vector<Column> columns = {{"kernels"}, {"here"}};
+    for (const BuildInfo::Family& family : build.instruction_sets.front().families)
+      columns.push_back({std::string(family.name), Column::Align::right});
+    Table table(columns);
+    for (const BuildInfo::InstructionSet& set : build.instruction_sets) {
+      std::vector<std::string> cells = {std::string(name(set.arch)), !set.runs_here             ? "cannot run"
+                                                                     : chosen == name(set.arch) ? "chosen"
+                                                                                                : "runs"};
+      for (const BuildInfo::Family& family : set.families) cells.push_back(fmt::format("{}", family.kernels));
       table.add(std::move(cells));
     }
     print(text + table.text(Terminal::of(1)));

@@ -79,8 +79,7 @@ struct TypeList {
 };
 
 // The C++ type of each row of kElements.
-using ElementTypes =
-    TypeList<float, double, Half, BFloat16, std::int8_t, std::uint8_t, Int4, UInt4, std::int32_t>;
+using ElementTypes = TypeList<float, double, Half, BFloat16, std::int8_t, std::uint8_t, Int4, UInt4, std::int32_t>;
 
 inline constexpr std::array<ElementInfo, ElementTypes::kSize> kElements = {{
     {ElementKind::f32, "f32", "float32", ElementClass::real, 32},

@@ -1,6 +1,7 @@
 // All of kvant.
 #pragma once
 
+#include "kvant/build_info.h"
 #include "kvant/dequantize.h"     // IWYU pragma: export
 #include "kvant/dynamic_range.h"  // IWYU pragma: export
 #include "kvant/elementwise.h"    // IWYU pragma: export

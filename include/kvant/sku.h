@@ -60,9 +60,7 @@ inline constexpr std::array<ElementwiseOperator, 6> kElementwiseOperators = {{
      QuantizeKind::fake_quantize, true, true, "dx = q_min <= rne(x / scale) + zero_point <= q_max ? dy : 0"},
 }};
 
-constexpr bool is_elementwise(QuantizeKind op) {
-  return static_cast<std::size_t>(op) < kElementwiseOperators.size();
-}
+constexpr bool is_elementwise(QuantizeKind op) { return static_cast<std::size_t>(op) < kElementwiseOperators.size(); }
 // `op` must be element-wise.
 constexpr const ElementwiseOperator& elementwise_operator(QuantizeKind op) {
   return kElementwiseOperators[static_cast<std::size_t>(op)];

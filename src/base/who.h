@@ -1,5 +1,5 @@
-// Who refuses: the beginning of a sentence ("quantize_per_group"), made only where something is refused. Making it takes
-// longer than all the checks of a plan.
+// Who refuses: the beginning of a sentence ("quantize_per_group"), made only where something is refused. Making it
+// takes longer than all the checks of a plan.
 #pragma once
 
 #include <concepts>
@@ -11,11 +11,9 @@ namespace kvant::base {
 class Who {
  public:
   template <class Function>
-  requires std::invocable<const Function&>
-  Who(const Function& function)  // NOLINT: a callable is a name
-      : context_(&function), words_([](const void* context) {
-          return std::string((*static_cast<const Function*>(context))());
-        }) {}
+  requires std::invocable<const Function&> Who(const Function& function)  // NOLINT: a callable is a name
+      : context_(&function),
+        words_([](const void* context) { return std::string((*static_cast<const Function*>(context))()); }) {}
 
   Who(const char* words)  // NOLINT: and so is a name
       : context_(words), words_([](const void* context) { return std::string(static_cast<const char*>(context)); }) {}

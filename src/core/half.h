@@ -1,4 +1,4 @@
-// Scalar conversions of the 16-bit floating-point types.
+// Scalar conversions of floating-point types to what they are computed in, and back.
 #pragma once
 
 #include <fp16.h>
@@ -10,6 +10,8 @@
 
 namespace kvant::core {
 
+inline __attribute__((always_inline)) float widen(float x) { return x; }
+inline __attribute__((always_inline)) double widen(double x) { return x; }
 inline __attribute__((always_inline)) float widen(Half h) { return fp16_ieee_to_fp32_value(h.bits); }
 
 inline __attribute__((always_inline)) Half narrow_to_half(float f) { return {fp16_ieee_from_fp32_value(f)}; }

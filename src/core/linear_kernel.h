@@ -36,6 +36,10 @@ struct CodeMatrix {
   std::uint8_t flip;
 };
 
+// What turns a code of the caller's kind into the kind used inside, where activations are u8 and weights s8.
+inline std::uint8_t weight_flip(ElementKind kind) { return kind == ElementKind::u8 ? 0x80 : 0; }
+inline std::uint8_t activation_flip(ElementKind kind) { return kind == ElementKind::s8 ? 0x80 : 0; }
+
 // How one instruction set's micro-kernels want their operands in memory. A weight is cut into panels of columns (rows
 // of the [N, K] matrix), an activation into tiles of rows; all panels take the same number of bytes, and so do all
 // tiles.
@@ -80,18 +84,18 @@ struct LinearProblem {
 };
 
 struct LinearJob {
-  std::int64_t rows = 0;               // M, at least 1; there is a column too
-  Rows activation;                     // read
-  const std::byte* smooth = nullptr;   // null: none
-  Rows weight;                         // read; null: it is packed
-  const std::byte* panels = nullptr;   // a packed weight
-  bool wide_panels = false;            // some panel needs wide tiles
-  Scales act_scale;                    // one for each row, or one for all; not read where rows have their own range
-  ZeroPoints act_zero_point;           // the same, of the caller's kind; entries count as ±2^23 at most
-  Scales weight_scale;                 // one for each column, or one for all
-  ZeroPoints weight_zero_point;        // the same; entries beyond the weight's range count as the nearest in it
-  const std::byte* bias = nullptr;     // null: none
-  bool bias_is_output_kind = true;     // otherwise the compute type
+  std::int64_t rows = 0;              // M, at least 1; there is a column too
+  Rows activation;                    // read
+  const std::byte* smooth = nullptr;  // null: none
+  Rows weight;                        // read; null: it is packed
+  const std::byte* panels = nullptr;  // a packed weight
+  bool wide_panels = false;           // some panel needs wide tiles
+  Scales act_scale;                   // one for each row, or one for all; not read where rows have their own range
+  ZeroPoints act_zero_point;          // the same, of the caller's kind; entries count as ±2^23 at most
+  Scales weight_scale;                // one for each column, or one for all
+  ZeroPoints weight_zero_point;       // the same; entries beyond the weight's range count as the nearest in it
+  const std::byte* bias = nullptr;    // null: none
+  bool bias_is_output_kind = true;    // otherwise the compute type
   Rows out;
 };
 

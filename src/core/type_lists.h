@@ -41,9 +41,8 @@ struct OperatorTag {};
 // f(OperatorTag<op>{}) for every row of kElementwiseOperators.
 template <class Function>
 constexpr void for_each_elementwise_operator(const Function& f) {
-  [&]<std::size_t... kRow>(std::index_sequence<kRow...>) {
-    (f(OperatorTag<kElementwiseOperators[kRow].op>{}), ...);
-  }(std::make_index_sequence<kElementwiseOperators.size()>{});
+  [&]<std::size_t... kRow>(std::index_sequence<kRow...>) { (f(OperatorTag<kElementwiseOperators[kRow].op>{}), ...); }
+  (std::make_index_sequence<kElementwiseOperators.size()>{});
 }
 
 // Whether the kernels of an operator read or write codes. Backward passes do not: they read and write gradients.
@@ -60,8 +59,7 @@ consteval std::size_t elementwise_kernel_count(std::size_t real_types, std::size
 
 // The integer type that a code is computed in: its own, or a byte of its sign for packed ones.
 template <class T>
-using unpacked_t =
-    std::conditional_t<!is_packed(kind_of<T>), T,
-                       std::conditional_t<(code_range(kind_of<T>).min < 0), std::int8_t, std::uint8_t>>;
+using unpacked_t = std::conditional_t<!is_packed(kind_of<T>), T,
+                                      std::conditional_t<(code_range(kind_of<T>).min < 0), std::int8_t, std::uint8_t>>;
 
 }  // namespace kvant::core

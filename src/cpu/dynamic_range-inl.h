@@ -56,8 +56,8 @@ struct NothingAhead {
 
 // The codes of some neighbours that share their parameters. Not inlined: packed and whole codes share it.
 template <class L, class Op, class Body, class Ahead>
-KVANT_NOINLINE void quantize_stretch(const ElementwiseWork& job, const RunParameters<L>& p,
-                                     const typename Op::Span& s, std::int64_t n, const Ahead& ahead, bool stream) {
+KVANT_NOINLINE void quantize_stretch(const ElementwiseWork& job, const RunParameters<L>& p, const typename Op::Span& s,
+                                     std::int64_t n, const Ahead& ahead, bool stream) {
   using Span = typename Op::Span;
   constexpr std::int64_t kBlock = 4 * L::kWidth;
   for_each_whole_block<L>(s, n, {stream, 0}, [&](const Span& block, std::int64_t i, bool st) KVANT_INLINE_LAMBDA {
@@ -72,8 +72,8 @@ KVANT_NOINLINE void quantize_stretch(const ElementwiseWork& job, const RunParame
                         KVANT_INLINE_LAMBDA { Body::block(job, p, block, st); });
 }
 
-// The codes of whole runs of whole blocks and, in the same loop, the ranges of as many runs ahead: short runs feel every
-// instruction that is not about their elements.
+// The codes of whole runs of whole blocks and, in the same loop, the ranges of as many runs ahead: short runs feel
+// every instruction that is not about their elements.
 template <class L, class Op, class Body>
 KVANT_NOINLINE void quantize_whole_blocks(const ElementwiseWork& job, const ParameterTable<L>& table,
                                           typename Op::Span s, const typename Op::In* ahead, std::int64_t run,
@@ -109,7 +109,8 @@ class OwnRangeQuantizer {
     while (batch.runs != 0) {
       const ElementwiseWork& job = finish(batch);
       const Batch next = batch_after(batch);
-      Op::template with_body<true>(job, table_.flags, [&](auto body) KVANT_INLINE_LAMBDA { walk<decltype(body)>(job, batch, next); });
+      Op::template with_body<true>(job, table_.flags,
+                                   [&](auto body) KVANT_INLINE_LAMBDA { walk<decltype(body)>(job, batch, next); });
       find_from(next, batch.runs);
       batch = next;
     }
@@ -207,7 +208,7 @@ class OwnRangeQuantizer {
     Out* codes = reinterpret_cast<Out*>(kIsPacked<Code> ? reinterpret_cast<std::byte*>(staged_) : out);
     const bool stream = job.stream && !kIsPacked<Code>;
     const bool whole_blocks = run_ % kBlock == 0 && b.elements == next.elements && b.elements == b.runs * run_;
-    if (whole_blocks && (staged || !kIsPacked<Code>) && (!stream || can_stream<L>(codes))) {
+    if (whole_blocks && (staged || !kIsPacked<Code>)&&(!stream || can_stream<L>(codes))) {
       quantize_whole_blocks<L, Op, Body>(job, table_, {input(b, 0), nullptr, codes}, input(next, 0), run_, b.runs,
                                          stream, folded_);
     } else {
@@ -280,8 +281,8 @@ template <class Isa, class F, class Code>
 constexpr DynamicRangeKernel dynamic_range_kernel() {
   using L = typename Isa::template Lanes<compute_t<F>>;
   DynamicRangeKernel kernel = {};
-  kernel.sku = detail::bit_stable_sku<compute_t<F>>(Isa::kArch, QuantizeKind::dynamic_range_quantize, kind_of<F>,
-                                                    kind_of<Code>);
+  kernel.sku =
+      detail::bit_stable_sku<compute_t<F>>(Isa::kArch, QuantizeKind::dynamic_range_quantize, kind_of<F>, kind_of<Code>);
   kernel.prepare = &prepare_dynamic_range;
   kernel.launch = &launch_dynamic_range;
   kernel.run = &quantize_with_own_range<L, F, Code>;

@@ -20,8 +20,8 @@ struct DynamicRangeWork {
 };
 
 struct DynamicRangeKernel : detail::DynamicRangeKernel {
-  // For runs that have a parameter of their own each: tokens, groups along a row, channels on the outermost axis. A part
-  // consists of whole runs. (Runs of one element are served, but slowly.)
+  // For runs that have a parameter of their own each: tokens, groups along a row, channels on the outermost axis. A
+  // part consists of whole runs. (Runs of one element are served, but slowly.)
   void (*run)(const DynamicRangeWork& work, const ElementwisePart& part);
 };
 

@@ -38,9 +38,9 @@ detail::KernelSet kernels_of(ArchSku arch) {
 std::span<const InstructionSet> instruction_sets() {
   static const std::array all = {
 #if defined(KVANT_HAS_AVX2)
-      InstructionSet{kernels_of<Avx2Isa>(ArchSku::avx2), has_avx2()},
+    InstructionSet{kernels_of<Avx2Isa>(ArchSku::avx2), has_avx2()},
 #endif
-      InstructionSet{kernels_of<ScalarIsa>(ArchSku::scalar), true},
+    InstructionSet{kernels_of<ScalarIsa>(ArchSku::scalar), true},
   };
   return all;
 }

@@ -267,8 +267,8 @@ constexpr LinearKernel linear_kernel() {
   using L = typename Isa::template Lanes<compute_t<Out>>;
   using Micro = typename Isa::Micro;
   LinearKernel kernel = {};
-  kernel.sku = detail::bit_stable_sku<compute_t<Out>>(Isa::kArch, QuantizeKind::w8a8_linear, ElementKind::s8,
-                                                      kind_of<Out>);
+  kernel.sku =
+      detail::bit_stable_sku<compute_t<Out>>(Isa::kArch, QuantizeKind::w8a8_linear, ElementKind::s8, kind_of<Out>);
   kernel.sku.epilogue = EpilogueKind::dequantize_bias;
   kernel.sku.precision_guarantee.accumulator = AccumulatorKind::exact_integer;
   kernel.format = &kLinearFormat<Micro>;

@@ -1,6 +1,6 @@
 // The kernels of linear layers of one instruction set; see cpu/isa/kernels.h.
-#include "cpu/linear-inl.h"
 #include "cpu/isa/kernels.h"
+#include "cpu/linear-inl.h"
 #include KVANT_ISA_HEADER
 
 namespace kvant::cpu {

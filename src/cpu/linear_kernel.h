@@ -53,11 +53,9 @@ struct LinearKernel : detail::LinearKernel {
   void (*divide_row)(const std::byte* x, const std::byte* divisor, std::byte* out, std::int64_t n);
 };
 
-inline const LinearKernel& of_cpu(const detail::LinearKernel& kernel) { return static_cast<const LinearKernel&>(kernel); }
-
-// What turns a code of the caller's kind into the kind used inside.
-inline std::uint8_t weight_flip(ElementKind kind) { return kind == ElementKind::u8 ? 0x80 : 0; }
-inline std::uint8_t activation_flip(ElementKind kind) { return kind == ElementKind::s8 ? 0x80 : 0; }
+inline const LinearKernel& of_cpu(const detail::LinearKernel& kernel) {
+  return static_cast<const LinearKernel&>(kernel);
+}
 
 // detail::LinearKernel's functions, for all kernels of the CPU.
 std::unique_ptr<const detail::Prepared> prepare_linear(const detail::LinearKernel& kernel, const detail::KernelSet& set,

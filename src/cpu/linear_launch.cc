@@ -1,5 +1,5 @@
-// Linear layers on a stream's threads. A run has two steps: the activation is quantized where it comes in floating point
-// and rearranged into tiles, then every panel of the weight meets all tiles.
+// Linear layers on a stream's threads. A run has two steps: the activation is quantized where it comes in floating
+// point and rearranged into tiles, then every panel of the weight meets all tiles.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -129,8 +129,7 @@ Status prepare_activation(const LinearKernel& kernel, const PreparedLinear& plan
   any.q_min = p.rules.q_min;
   any.q_max = p.rules.q_max;
   any.numerics = p.numerics;
-  any.runs = {
-      .lines = job.rows, .length = p.in_features, .run = p.in_features, .outer_step = p.is_static ? 0 : 1};
+  any.runs = {.lines = job.rows, .length = p.in_features, .run = p.in_features, .outer_step = p.is_static ? 0 : 1};
   ElementwiseWork finite = any;
   finite.bounded = true;  // codes of finite elements use all of s8, or less
   const Preparation preparation{
@@ -145,7 +144,7 @@ Status prepare_activation(const LinearKernel& kernel, const PreparedLinear& plan
       .smoothed = smoothed,
       .smoothed_stride = smoothed_stride,
       .codes = {p.quantizes ? made : job.activation.data, p.quantizes ? p.in_features : job.activation.stride, job.rows,
-                p.in_features, activation_flip(p.codes)},
+                p.in_features, detail::activation_flip(p.codes)},
       .tiles = workspace + layout.tiles,
       .wide_tiles = wide ? workspace + layout.wide_tiles : nullptr,
       .row_sums = reinterpret_cast<std::int64_t*>(workspace + layout.row_sums),
@@ -238,8 +237,7 @@ Status launch_linear(const detail::LinearKernel& base_kernel, const Stream& stre
   const auto zero_point_at = [](const detail::ZeroPoints& z) {
     return z.data != nullptr ? z.data : reinterpret_cast<const std::byte*>(&z.value);
   };
-  if (Status s = prepare_activation(kernel, plan, stream, workspace, wide, job, scale_at(job.act_scale));
-      !s.ok())
+  if (Status s = prepare_activation(kernel, plan, stream, workspace, wide, job, scale_at(job.act_scale)); !s.ok())
     return s;
 
   const bool dynamic = plan.own_range != nullptr && p.in_features != 0;  // no codes, no scales
@@ -252,7 +250,8 @@ Status launch_linear(const detail::LinearKernel& base_kernel, const Stream& stre
   work.row_sums = reinterpret_cast<const std::int64_t*>(workspace + plan.layout.row_sums);
   work.panels = job.panels;
   if (!packed)
-    work.raw_weight = {job.weight.data, job.weight.stride, p.out_features, p.in_features, weight_flip(p.weight)};
+    work.raw_weight = {job.weight.data, job.weight.stride, p.out_features, p.in_features,
+                       detail::weight_flip(p.weight)};
   work.act_scale = dynamic ? workspace + plan.layout.scales : scale_at(job.act_scale);
   work.act_scale_step = dynamic || job.act_scale.data != nullptr ? 1 : 0;
   work.act_zero_point = dynamic ? workspace + plan.layout.zero_points : zero_point_at(job.act_zero_point);

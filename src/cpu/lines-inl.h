@@ -164,10 +164,10 @@ KVANT_INLINE void run_lines_in_runs(const ElementwiseWork& job, const Elementwis
   ParameterTable<L> table;
   for (std::int64_t line = part.first_line; line < part.end_line; ++line) {
     const std::int64_t first = core::first_parameter(job.runs, line);
-    for_each_piece<L, Op, InElement, OutElement>(
-        job, line, part.offset, part.count,
-        [&](const LinePiece<typename Op::Span>& piece)
-            KVANT_INLINE_LAMBDA { walk_runs<L, Op>(job, first, piece, fetch_ahead, table); });
+    for_each_piece<L, Op, InElement, OutElement>(job, line, part.offset, part.count,
+                                                 [&](const LinePiece<typename Op::Span>& piece) KVANT_INLINE_LAMBDA {
+                                                   walk_runs<L, Op>(job, first, piece, fetch_ahead, table);
+                                                 });
   }
 }
 
@@ -232,12 +232,12 @@ KVANT_NOINLINE void walk_directly(const ElementwiseWork& job, std::int64_t first
   const std::int32_t* zero_points = reinterpret_cast<const std::int32_t*>(job.zero_point.data);
   if (zero_points != nullptr) zero_points += first + piece.offset;
   Op::template with_body<false>(job, kNothingKnown, [&](auto body) KVANT_INLINE_LAMBDA {
-    for_each_whole_block<L>(s, piece.n, {piece.stream && can_stream<L>(s.out), fetch_ahead},
-                            [&](const Span& block, std::int64_t column, bool st) KVANT_INLINE_LAMBDA {
-                              const DirectParameters<L> p{job, scales + column,
-                                                          zero_points == nullptr ? nullptr : zero_points + column};
-                              decltype(body)::block(job, p, block, st);
-                            });
+    for_each_whole_block<L>(
+        s, piece.n, {piece.stream && can_stream<L>(s.out), fetch_ahead},
+        [&](const Span& block, std::int64_t column, bool st) KVANT_INLINE_LAMBDA {
+          const DirectParameters<L> p{job, scales + column, zero_points == nullptr ? nullptr : zero_points + column};
+          decltype(body)::block(job, p, block, st);
+        });
   });
   const std::int64_t rest = piece.n % kBlock;
   if (rest <= 0) return;
@@ -256,10 +256,10 @@ KVANT_INLINE void run_lines_directly(const ElementwiseWork& job, const Elementwi
   ParameterTable<L> table;
   for (std::int64_t line = part.first_line; line < part.end_line; ++line) {
     const std::int64_t first = core::first_parameter(job.runs, line);
-    for_each_piece<L, Op, InElement, OutElement>(
-        job, line, part.offset, part.count,
-        [&](const LinePiece<typename Op::Span>& piece)
-            KVANT_INLINE_LAMBDA { walk_directly<L, Op>(job, first, piece, fetch_ahead, table); });
+    for_each_piece<L, Op, InElement, OutElement>(job, line, part.offset, part.count,
+                                                 [&](const LinePiece<typename Op::Span>& piece) KVANT_INLINE_LAMBDA {
+                                                   walk_directly<L, Op>(job, first, piece, fetch_ahead, table);
+                                                 });
   }
 }
 

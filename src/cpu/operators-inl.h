@@ -215,7 +215,6 @@ struct DequantizeBackward {
   }
 };
 
-
 // Which of them an operator of the table is, for a floating-point type and the integer type of its codes.
 template <QuantizeKind kOp, class L, class F, class Code>
 struct BodyOf;

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cpu/elementwise_kernel.h"
 #include "core/runs.h"
+#include "cpu/elementwise_kernel.h"
 
 namespace kvant::cpu {
 

@@ -1,6 +1,6 @@
 // The range kernels of one instruction set; see cpu/isa/kernels.h.
-#include "cpu/range-inl.h"
 #include "cpu/isa/kernels.h"
+#include "cpu/range-inl.h"
 #include KVANT_ISA_HEADER
 
 namespace kvant::cpu {

@@ -20,10 +20,10 @@
 #include "base/float_environment.h"
 #include "core/range_kernel.h"
 #include "core/runs.h"
-#include "kvant/granularity.h"
-#include "kvant/stream.h"
 #include "cpu/partition.h"
 #include "cpu/range_kernel.h"
+#include "kvant/granularity.h"
+#include "kvant/stream.h"
 
 namespace kvant::cpu {
 
@@ -113,8 +113,8 @@ struct CellRanges {
 template <class Consumer>
 class SegmentVisit {
  public:
-  SegmentVisit(const Segments& segments, const RangeKernel& kernel, const RangeWork& job,
-               std::size_t compute_bytes, void* workspace, const Consumer& consumer)
+  SegmentVisit(const Segments& segments, const RangeKernel& kernel, const RangeWork& job, std::size_t compute_bytes,
+               void* workspace, const Consumer& consumer)
       : segments_(segments),
         kernel_(kernel),
         job_(job),
@@ -262,7 +262,7 @@ class SegmentVisit {
     if (s.split.pieces == 1) return kernel_.merge(slots, lo_slot(base), hi_slot(base));
     for (std::int64_t i = 0; i < slots.count; ++i) {
       const RangeSlots one{static_cast<std::byte*>(slots.lo) + i * compute_bytes_,
-                                   static_cast<std::byte*>(slots.hi) + i * compute_bytes_, slots.first + i, 1};
+                           static_cast<std::byte*>(slots.hi) + i * compute_bytes_, slots.first + i, 1};
       const std::int64_t begin = (first + i) * s.runs.run;
       const std::int64_t last = std::min(begin + s.runs.run, s.runs.length) - 1;
       for (std::int64_t k = begin / s.split.piece; k <= last / s.split.piece; ++k)

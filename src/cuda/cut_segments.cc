@@ -50,7 +50,8 @@ std::size_t CutTensor::workspace_bytes() const {
 
 std::byte* partial_ranges(void* workspace) {
   const auto address = reinterpret_cast<std::uintptr_t>(workspace);
-  return static_cast<std::byte*>(workspace) + (CutTensor::kAlignment - address % CutTensor::kAlignment) % CutTensor::kAlignment;
+  return static_cast<std::byte*>(workspace) +
+         (CutTensor::kAlignment - address % CutTensor::kAlignment) % CutTensor::kAlignment;
 }
 
 }  // namespace kvant::cuda

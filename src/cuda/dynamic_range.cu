@@ -136,8 +136,8 @@ struct Launch {
 };
 
 template <class T, class Code>
-Status launch(const detail::DynamicRangeKernel&, const Stream& stream, const detail::Prepared& prepared, void* workspace,
-              const detail::DynamicRangeJob& job, const base::Who& who) {
+Status launch(const detail::DynamicRangeKernel&, const Stream& stream, const detail::Prepared& prepared,
+              void* workspace, const detail::DynamicRangeJob& job, const base::Who& who) {
   return Launch<T, Code>(job, static_cast<const PreparedDynamicRange&>(prepared), workspace).run(stream, who);
 }
 

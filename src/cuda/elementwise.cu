@@ -19,8 +19,7 @@ Status launch(const detail::ElementwiseKernel&, const Stream& stream, const deta
   // One chunk more than whole ones make: the first may be short.
   const std::int64_t chunks = base::divide_up(job.runs.length, N) + 1;
   const detail::DeviceStream& device = stream.device();
-  return launched(who,
-                  device::launch(device, rectangle(device, chunks, job.runs.lines), &elementwise_kernel<Op>, job));
+  return launched(who, device::launch(device, rectangle(device, chunks, job.runs.lines), &elementwise_kernel<Op>, job));
 }
 
 // Which operator of operators.h a row of the table is, for a floating-point and a code type.

@@ -143,8 +143,7 @@ Status launch(const detail::LinearKernel&, const Stream& stream, const detail::P
     if (!p.is_static) {
       product.act_scale.data = tokens.scale;
       // Symmetric codes have none: the sums that they would be multiplied with need not be found.
-      product.act_zero_point =
-          p.rules.symmetric ? detail::ZeroPoints() : detail::ZeroPoints{tokens.zero_point};
+      product.act_zero_point = p.rules.symmetric ? detail::ZeroPoints() : detail::ZeroPoints{tokens.zero_point};
     }
   }
   return launched(who, enqueue<Out>(stream.device(), product));

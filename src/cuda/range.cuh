@@ -6,8 +6,8 @@
 // ends first, and whoever needs a parameter merges its partial ranges.
 #pragma once
 
-#include "cuda/cut_segments.h"
 #include "cuda/chunk.h"
+#include "cuda/cut_segments.h"
 #include "cuda/lanes.h"
 #include "cuda/segments.h"
 #include "cuda/team.h"

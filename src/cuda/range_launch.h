@@ -21,8 +21,8 @@ inline bool has_columns(const CutSegments& segments) { return segments.runs.run 
 
 // Blocks for columns, N of them to a thread, by `shares` of their lines.
 template <int N>
-device::LaunchShape columns_shape(const detail::DeviceStream& stream, const CutSegments& segments,
-                                  std::int64_t shares, unsigned shared_bytes) {
+device::LaunchShape columns_shape(const detail::DeviceStream& stream, const CutSegments& segments, std::int64_t shares,
+                                  unsigned shared_bytes) {
   const std::int64_t length = segments.runs.length;
   unsigned wide = 1;
   while (wide < kWarp && wide * N < length) wide *= 2;

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "cuda/cut_segments.h"
 #include "core/runs.h"
+#include "cuda/cut_segments.h"
 #include "cuda/device.h"
 
 namespace kvant::cuda {

@@ -14,8 +14,8 @@ namespace kvant::ops {
 
 // q_min and q_max or their defaults, inside `limits`, which are the least and the greatest value `of_what`.
 inline Result<CodeRange> checked_code_range(const base::Who& who, std::optional<std::int32_t> q_min,
-                                     std::optional<std::int32_t> q_max, const CodeRange& defaults,
-                                     const CodeRange& limits, std::string_view of_what) {
+                                            std::optional<std::int32_t> q_max, const CodeRange& defaults,
+                                            const CodeRange& limits, std::string_view of_what) {
   const CodeRange range{q_min.value_or(defaults.min), q_max.value_or(defaults.max)};
   if (range.min < limits.min)
     return base::invalid_problem("{}: q_min {} is below {}, the least value {}", who(), range.min, limits.min, of_what);

@@ -73,8 +73,7 @@ Result<AnyDynamicRangeQuantizePlan> AnyDynamicRangeQuantizePlan::select(const St
       .numerics = preference.numerics};
   auto prepared =
       selected.kernel == nullptr ? nullptr : selected.kernel->prepare(*selected.kernel, *selected.set, problem);
-  if (prepared == nullptr)
-    return unsupported("{}: no kernel for {} to {}", who(), name(*d.input), name(*d.output));
+  if (prepared == nullptr) return unsupported("{}: no kernel for {} to {}", who(), name(*d.input), name(*d.output));
   const std::int64_t elements = *d.shape.element_count();
   return AnyDynamicRangeQuantizePlan(std::make_shared<const Impl>(
       Impl{d, *d.input, *d.output, *parameters, *parameters->element_count(),

@@ -147,7 +147,9 @@ Status ElementwisePlan::can_implement(const ElementwiseOperands& o) const {
     return invalid_problem("{}: scale is one number, must be a tensor of shape {}", label(d),
                            parameter_shape_.to_string());
   // Numbers in a GPU's memory cannot be looked at here; they count as entries of a tensor.
-  const auto can_look = [&](const AnyParameter& p) { return p.is_scalar() || (per_tensor && kernel_->sku.backend == BackendKind::cpu); };
+  const auto can_look = [&](const AnyParameter& p) {
+    return p.is_scalar() || (per_tensor && kernel_->sku.backend == BackendKind::cpu);
+  };
   if (elements_ != 0 && can_look(*o.scale))
     if (Status s = check_one_scale(d, scale_type, o.scale->data(), numerics_); !s.ok()) return s;
   const bool has_zero_point = o.zero_point != nullptr && facts(d).reads_input;

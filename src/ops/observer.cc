@@ -14,7 +14,6 @@
 #include "base/float_environment.h"
 #include "base/refuse.h"
 #include "core/element_names.h"
-#include "cpu/lanes/scalar.h"
 #include "kvant/range.h"
 #include "ops/code_range.h"
 #include "ops/observer_counting.h"
@@ -24,6 +23,7 @@
 #include "ops/views.h"
 #include "semantics/dynamic_range.h"
 #include "semantics/histogram.h"
+#include "semantics/one_number.h"
 #include "semantics/squared_error.h"
 
 namespace kvant {
@@ -46,7 +46,7 @@ struct Ranges {
   std::vector<double> max;
 
   void extend(std::size_t i, const Ranges& more) {
-    using Range = semantics::Range<cpu::ScalarLanes<double>>;
+    using Range = semantics::Range<semantics::OneNumber<double>>;
     const Range both = Range{min[i], max[i]}.with(Range{more.min[i], more.max[i]});
     min[i] = both.lo;
     max[i] = both.hi;
@@ -202,12 +202,12 @@ Status Observer::Impl::add(const Stream& stream, const AnyRef& batch, const Shap
 // C is the scale type of the input.
 template <class C>
 QuantizationParameters Observer::Impl::parameters() const {
-  using L = cpu::ScalarLanes<C>;
+  using L = semantics::OneNumber<C>;
   const base::DefaultFloatEnvironment environment;
   QuantizationParameters result;
   result.scale.reserve(segments());
   result.zero_point.reserve(segments());
-  semantics::SquaredError<cpu::ScalarLanes<double>> squared_error;
+  semantics::SquaredError<semantics::OneNumber<double>> squared_error;
   for (std::size_t i = 0; i < segments(); ++i) {
     const double min = ranges.min[i], max = ranges.max[i];
     semantics::Range<L> range{static_cast<C>(min), static_cast<C>(max)};

@@ -11,17 +11,17 @@ namespace kvant::ops {
 using semantics::KeptShares;
 using semantics::Range;
 using semantics::RangeRules;
-using SquaredError = semantics::SquaredError<cpu::ScalarLanes<double>>;
+using SquaredError = semantics::SquaredError<semantics::OneNumber<double>>;
 
 double largest_magnitude(double min, double max) {
-  return semantics::largest_magnitude<cpu::ScalarLanes<double>>({min, max});
+  return semantics::largest_magnitude<semantics::OneNumber<double>>({min, max});
 }
 
 // ---- percentile -----------------------------------------------------------------------------------------------
 
 template <class C>
-Range<cpu::ScalarLanes<C>> percentile_range(const Histogram& h, double min, double max, bool symmetric,
-                                            double percentile) {
+Range<semantics::OneNumber<C>> percentile_range(const Histogram& h, double min, double max, bool symmetric,
+                                                double percentile) {
   const std::int64_t values = h.total();
   const std::int32_t half = h.bins.half;
   if (symmetric) {
@@ -39,8 +39,8 @@ Range<cpu::ScalarLanes<C>> percentile_range(const Histogram& h, double min, doub
           static_cast<C>(std::min(h.bins.upper_edge(hi), max))};
 }
 
-template Range<cpu::ScalarLanes<float>> percentile_range<float>(const Histogram&, double, double, bool, double);
-template Range<cpu::ScalarLanes<double>> percentile_range<double>(const Histogram&, double, double, bool, double);
+template Range<semantics::OneNumber<float>> percentile_range<float>(const Histogram&, double, double, bool, double);
+template Range<semantics::OneNumber<double>> percentile_range<double>(const Histogram&, double, double, bool, double);
 
 // ---- mse ------------------------------------------------------------------------------------------------------
 
@@ -70,9 +70,9 @@ double middle(const Histogram& h) {
 // From coarse to fine: both ends together, then each alone while that helps, then smaller steps. A range that is as
 // good as another but wider is preferred, so that new data is less likely to clip.
 template <class C>
-Range<cpu::ScalarLanes<C>> min_error_range(const Histogram& h, double min, double max, const RangeRules& rules,
-                                           SquaredError& squared_error) {
-  using L = cpu::ScalarLanes<C>;
+Range<semantics::OneNumber<C>> min_error_range(const Histogram& h, double min, double max, const RangeRules& rules,
+                                               SquaredError& squared_error) {
+  using L = semantics::OneNumber<C>;
   spread(h, min, max, squared_error);
   // Ends move between the whole range and a pivot.
   double pivot = 0;
@@ -127,9 +127,9 @@ Range<cpu::ScalarLanes<C>> min_error_range(const Histogram& h, double min, doubl
   return range(best);
 }
 
-template Range<cpu::ScalarLanes<float>> min_error_range<float>(const Histogram&, double, double, const RangeRules&,
-                                                               SquaredError&);
-template Range<cpu::ScalarLanes<double>> min_error_range<double>(const Histogram&, double, double, const RangeRules&,
-                                                                 SquaredError&);
+template Range<semantics::OneNumber<float>> min_error_range<float>(const Histogram&, double, double, const RangeRules&,
+                                                                   SquaredError&);
+template Range<semantics::OneNumber<double>> min_error_range<double>(const Histogram&, double, double,
+                                                                     const RangeRules&, SquaredError&);
 
 }  // namespace kvant::ops

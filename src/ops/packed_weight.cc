@@ -7,7 +7,6 @@
 
 #include "base/divide_up.h"
 #include "base/refuse.h"
-#include "cpu/linear_kernel.h"
 #include "cpu/instruction_sets.h"
 #include "ops/packed_weight_impl.h"
 #include "ops/preference.h"
@@ -45,9 +44,9 @@ constexpr char kMagic[8] = {'k', 'v', 'a', 'n', 't', 'W', '0', '2'};
 constexpr const char* kOnGpu = "CUDA plans take the raw weight";
 
 const LinearFormat* format_of(const ops::Target& target) {
-  const auto* kernel = ops::select_kernel<detail::LinearKernel>(QuantizeKind::w8a8_linear, ElementKind::s8,
-                                                                ElementKind::f32, target)
-                           .kernel;
+  const auto* kernel =
+      ops::select_kernel<detail::LinearKernel>(QuantizeKind::w8a8_linear, ElementKind::s8, ElementKind::f32, target)
+          .kernel;
   return kernel == nullptr ? nullptr : kernel->format;
 }
 
@@ -181,7 +180,7 @@ Result<PackedWeight> PackedWeight::pack(const Stream& stream, const AnyRef& weig
   if (bytes == nullptr) return no_memory(size);
   const PackLaunch launch{
       format,
-      {static_cast<const std::byte*>(weight.data), ops::stride_bytes(weight), n, k, cpu::weight_flip(weight.kind)},
+      {static_cast<const std::byte*>(weight.data), ops::stride_bytes(weight), n, k, detail::weight_flip(weight.kind)},
       bytes.get() + sizeof(Header)};
   const std::int64_t panels = panel_count(*format, n);
   if (Status s = stream.parallel_for(panels, Task(&PackLaunch::run_part, &launch)); !s.ok()) return s;

@@ -17,12 +17,13 @@
 #include "base/float_environment.h"
 #include "base/refuse.h"
 #include "core/element_names.h"
-#include "cpu/lanes/scalar.h"
+#include "core/half.h"
 #include "kvant/range.h"
 #include "ops/multiply_channels.h"
 #include "ops/overlap.h"
 #include "ops/preference.h"
 #include "ops/views.h"
+#include "semantics/one_number.h"
 #include "semantics/smoothing.h"
 
 namespace kvant {
@@ -233,7 +234,7 @@ Status check_scales(const std::vector<float>& s) {
 }
 
 template <class T>
-using LanesOf = cpu::ScalarLanes<compute_t<T>>;
+using LanesOf = semantics::OneNumber<compute_t<T>>;
 
 template <class T>
 T rounded(compute_t<T> x) {
@@ -244,7 +245,7 @@ T rounded(compute_t<T> x) {
 
 template <class T>
 compute_t<T> widened(T x) {
-  return LanesOf<T>::widen(x);
+  return core::widen(x);
 }
 
 // norm[j] / s_j, as the bytes of the whole tensor.

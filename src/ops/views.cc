@@ -24,8 +24,8 @@ Status check_view(const base::Who& who, const char* what, const ViewFacts& view,
       return base::invalid_problem("{}: {} has row stride {}, which is less than its row of {}", who(), what,
                                    view.row_stride, view.shape->row_length());
     if (const int per_byte = elements_per_byte(kind); view.row_stride % per_byte != 0)
-      return base::invalid_problem("{}: {} has row stride {}; rows of {} begin at a whole byte, so it must be {}", who(),
-                                   what, view.row_stride, name(kind),
+      return base::invalid_problem("{}: {} has row stride {}; rows of {} begin at a whole byte, so it must be {}",
+                                   who(), what, view.row_stride, name(kind),
                                    per_byte == 2 ? "even" : base::text("a multiple of {}", per_byte));
     std::int64_t bytes = 0;
     if (__builtin_mul_overflow(view.row_stride, std::int64_t{8}, &bytes) || __builtin_mul_overflow(bytes, rows, &bytes))

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/features.h"
 #include "tests/support/elementwise_case.h"
+#include "tests/support/isas.h"
 #include "tests/support/linear_case.h"
 
 #if defined(__x86_64__)
@@ -23,12 +23,12 @@ namespace {
 TEST(FloatEnvironment, ChangesNothingAndIsLeftAlone) {
   constexpr unsigned kDefault = 0x1F80, kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040, kStickyInexact = 0x0020;
   constexpr unsigned kUp = 0x4000, kDown = 0x2000, kTruncate = 0x6000;
-  for (const ArchSku isa : cpu::compiled_isas()) {
+  for (const ArchSku isa : compiled_isas()) {
     if (!cpu::can_run(isa)) continue;
     for (const int threads : {1, 4})
       for (const QuantizeKind op : {QuantizeKind::quantize, QuantizeKind::dequantize, QuantizeKind::fake_quantize,
                                     QuantizeKind::quantize_backward})
-        for (const ElementKind f : {ElementKind::f32, ElementKind::f64, ElementKind::f16, ElementKind::bf16}) {
+        for (const ElementKind f : kFloatKinds) {
           const Stream stream = Stream::cpu(threads);
           const ElementwiseCase c(describe(op, f, ElementKind::s8, {300, 401}, Granularity::per_channel(0)), 9, true);
           const auto want = c.run(stream, isa, Numerics::exact);

@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
-#include "cpu/features.h"
 #include "tests/support/elementwise_case.h"
+#include "tests/support/isas.h"
 
 namespace kvant::tests {
 namespace {
@@ -27,7 +27,7 @@ std::ostream& operator<<(std::ostream& out, const ParameterSet& p) {
 
 std::vector<ArchSku> vector_isas() {
   std::vector<ArchSku> isas;
-  for (const ArchSku isa : cpu::compiled_isas())
+  for (const ArchSku isa : compiled_isas())
     if (isa != ArchSku::scalar && cpu::can_run(isa)) isas.push_back(isa);
   return isas;
 }

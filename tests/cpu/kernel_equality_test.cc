@@ -5,9 +5,10 @@
 
 #include <memory>
 
-#include "cpu/features.h"
+#include "core/type_lists.h"
 #include "ops/registry.h"
 #include "tests/support/elementwise_case.h"
+#include "tests/support/isas.h"
 #include "tests/support/sanitized.h"
 
 namespace kvant::tests {
@@ -217,7 +218,7 @@ TEST_P(EveryKernel, KeepsToRowsThatHaveStrides) {
 // In place where that is legal: fake_quantize over its input, gradients over dy and over x.
 TEST_P(EveryKernel, RunsInPlaceWhereThatIsLegal) {
   const QuantizeKind op = GetParam()->sku.op;
-  if (op == QuantizeKind::quantize || op == QuantizeKind::dequantize) GTEST_SKIP() << "widths differ";
+  if (core::has_codes(elementwise_operator(op))) GTEST_SKIP() << "widths differ";
   const Stream stream = Stream::cpu(2);
   for (const Granularity& g : kGranularities2d) {
     const ElementwiseCase c(descriptor_for(GetParam()->sku, {9, 333}, g), 31, false);
@@ -245,12 +246,13 @@ TEST_P(EveryKernel, PromisesWhatTheseTestsShow) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Registry, EveryKernel,
-                         testing::ValuesIn(ops::elementwise_kernels().begin(), ops::elementwise_kernels().end()),
+                         testing::ValuesIn(ops::all_kernels<detail::ElementwiseKernel>(BackendKind::cpu)),
                          [](const auto& test) { return test.param->sku.name(); });
 
 // 6 operators: 2 with codes for 4 × 4 pairs of types, 4 without for 4 types; on each instruction set.
 TEST(Registry, HoldsEveryOperatorAndType) {
-  EXPECT_EQ(ops::elementwise_kernels().size(), cpu::compiled_isas().size() * (2 * 16 + 4 * 4));
+  EXPECT_EQ(ops::all_kernels<detail::ElementwiseKernel>(BackendKind::cpu).size(),
+            compiled_isas().size() * (2 * 16 + 4 * 4));
 }
 
 }  // namespace

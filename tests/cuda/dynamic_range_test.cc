@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/device_kernel.h"
+#include "ops/registry.h"
 #include "tests/cuda/same_on_device.h"
 #include "tests/cuda/segment_paths.h"
 #include "tests/support/dynamic_range_case.h"
@@ -58,7 +58,7 @@ class Turns {
   std::uint32_t next_ = 0;
 };
 
-class EveryCudaDynamicRangeKernel : public testing::TestWithParam<const detail::DeviceDynamicRangeKernel*> {
+class EveryCudaDynamicRangeKernel : public testing::TestWithParam<const detail::DynamicRangeKernel*> {
  protected:
   static ElementKind in() { return GetParam()->sku.element; }
   static ElementKind out() { return GetParam()->sku.aux_element; }
@@ -234,7 +234,7 @@ TEST_P(EveryCudaDynamicRangeKernel, ZeroPointsNeedNotBeWanted) {
         same({of({9, 70}, scope, kModes[0]), turns.data(), turns.any()}, turns.run(), {.zero_point_wanted = false}));
 }
 
-const auto every_kernel = [] { return pointers_to(cuda::dynamic_range_kernels()); };
+const auto every_kernel = [] { return ops::all_kernels<detail::DynamicRangeKernel>(BackendKind::cuda); };
 
 INSTANTIATE_TEST_SUITE_P(Registry, EveryCudaDynamicRangeKernel, testing::ValuesIn(every_kernel()),
                          [](const auto& test) { return test.param->sku.name(); });

@@ -9,7 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "core/device_kernel.h"
+#include "core/type_lists.h"
+#include "ops/registry.h"
 #include "tests/cuda/same_on_device.h"
 #include "tests/support/elementwise_case.h"
 
@@ -56,7 +57,7 @@ testing::AssertionResult same(const KernelSku& sku, const ElementwiseCase& c, De
   return same_on_device<ElementwisePlan>(c.descriptor, args, text, how);
 }
 
-class EveryCudaKernel : public testing::TestWithParam<const detail::DeviceElementwiseKernel*> {
+class EveryCudaKernel : public testing::TestWithParam<const detail::ElementwiseKernel*> {
  protected:
   static const KernelSku& sku() { return GetParam()->sku; }
   static ElementwiseDescriptor descriptor(const Shape& shape, const Granularity& granularity) {
@@ -65,7 +66,7 @@ class EveryCudaKernel : public testing::TestWithParam<const detail::DeviceElemen
   // The same with codes that do not use all of their type, for what clamps.
   static ElementwiseDescriptor narrowed(const Shape& shape, const Granularity& granularity, std::uint32_t which) {
     ElementwiseDescriptor d = descriptor(shape, granularity);
-    if (d.op == QuantizeKind::dequantize || d.op == QuantizeKind::dequantize_backward) return d;
+    if (!elementwise_operator(d.op).rounds) return d;
     const ElementKind code = is_code(d.output) ? d.output : ElementKind::s8;
     const CodeRange range = narrow_range(code, DynamicRangeMode::asymmetric, which);
     d.q_min = range.min;
@@ -196,7 +197,7 @@ TEST_P(EveryCudaKernel, WorksAtAddressesThatSuitTheElementOnly) {
 // In place where that is legal: fake_quantize over its input, gradients over dy and over x.
 TEST_P(EveryCudaKernel, RunsInPlaceWhereThatIsLegal) {
   const QuantizeKind op = sku().op;
-  if (op == QuantizeKind::quantize || op == QuantizeKind::dequantize) GTEST_SKIP() << "widths differ";
+  if (core::has_codes(elementwise_operator(op))) GTEST_SKIP() << "widths differ";
   std::uint32_t turn = 0;
   for (const Granularity& scope : kGranularities2d)
     for (const Form::Target target : {Form::Target::input, Form::Target::gradient}) {
@@ -218,7 +219,7 @@ TEST_P(EveryCudaKernel, PromisesWhatTheseTestsShow) {
   EXPECT_EQ(sku().backend, BackendKind::cuda);
 }
 
-const auto every_kernel = [] { return pointers_to(cuda::elementwise_kernels()); };
+const auto every_kernel = [] { return ops::all_kernels<detail::ElementwiseKernel>(BackendKind::cuda); };
 
 INSTANTIATE_TEST_SUITE_P(Registry, EveryCudaKernel, testing::ValuesIn(every_kernel()),
                          [](const auto& test) { return test.param->sku.name(); });

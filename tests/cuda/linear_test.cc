@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/device_kernel.h"
+#include "ops/registry.h"
 #include "tests/cuda/same_on_device.h"
 #include "tests/support/linear_case.h"
 
@@ -462,11 +462,11 @@ TEST(CudaQuantizedLinearF32, RowsFarFromZero) {
 
 TEST(CudaRegistry, HoldsLinearKernelsForEveryKindOfOutput) {
   std::set<ElementKind> outputs;
-  for (const detail::DeviceLinearKernel& kernel : cuda::linear_kernels()) {
-    outputs.insert(kernel.sku.aux_element);
-    EXPECT_EQ(kernel.sku.backend, BackendKind::cuda) << kernel.sku.name();
-    EXPECT_EQ(kernel.sku.precision_guarantee.accumulator, AccumulatorKind::exact_integer) << kernel.sku.name();
-    EXPECT_TRUE(kernel.sku.precision_guarantee.bit_stable_across_hardware) << kernel.sku.name();
+  for (const detail::LinearKernel* kernel : ops::all_kernels<detail::LinearKernel>(BackendKind::cuda)) {
+    outputs.insert(kernel->sku.aux_element);
+    EXPECT_EQ(kernel->sku.backend, BackendKind::cuda) << kernel->sku.name();
+    EXPECT_EQ(kernel->sku.precision_guarantee.accumulator, AccumulatorKind::exact_integer) << kernel->sku.name();
+    EXPECT_TRUE(kernel->sku.precision_guarantee.bit_stable_across_hardware) << kernel->sku.name();
   }
   EXPECT_EQ(outputs.size(), std::size(kFloatKinds));
 }

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/device_kernel.h"
+#include "ops/registry.h"
 #include "tests/cuda/same_on_device.h"
 #include "tests/cuda/segment_paths.h"
 #include "tests/support/dynamic_range_case.h"
@@ -64,7 +64,7 @@ testing::AssertionResult same(const RangeDescriptor& d, const std::vector<std::b
   return same_on_device<AnyRangePlan>(d, args, text, how);
 }
 
-class EveryCudaRangeKernel : public testing::TestWithParam<const detail::DeviceRangeKernel*> {
+class EveryCudaRangeKernel : public testing::TestWithParam<const detail::RangeKernel*> {
  protected:
   static ElementKind in() { return GetParam()->sku.element; }
   static RangeDescriptor of(const Shape& shape, const Granularity& scope, bool accumulate = false) {
@@ -162,7 +162,7 @@ TEST_P(EveryCudaRangeKernel, PartsOfRowsFitAWorkspaceAtAnyAddress) {
                      {.turn = static_cast<std::uint32_t>(gap), .shifts = {0, 1}}, {.input_gap = gap}));
 }
 
-const auto every_kernel = [] { return pointers_to(cuda::range_kernels()); };
+const auto every_kernel = [] { return ops::all_kernels<detail::RangeKernel>(BackendKind::cuda); };
 
 INSTANTIATE_TEST_SUITE_P(Registry, EveryCudaRangeKernel, testing::ValuesIn(every_kernel()),
                          [](const auto& test) { return test.param->sku.name(); });

@@ -24,14 +24,6 @@
 
 namespace kvant::tests {
 
-// The kernels of a list, as parameters of tests.
-template <class Kernel>
-std::vector<const Kernel*> pointers_to(std::span<const Kernel> kernels) {
-  std::vector<const Kernel*> all;
-  for (const Kernel& kernel : kernels) all.push_back(&kernel);
-  return all;
-}
-
 // From the first element of a view to the end of its last row, gaps included.
 inline std::size_t extent(const AnyRef& view) {
   const std::int64_t elements = view.shape.element_count().value();

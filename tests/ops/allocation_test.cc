@@ -91,9 +91,7 @@ TEST(Allocation, DoesNotHappenInRun) {
   if (!KVANT_COUNTS_MALLOC) GTEST_SKIP() << "a sanitizer owns the allocator";
   for (const Stream& stream : streams())
     for (const Shape& shape : {Shape{3, 77}, Shape{512, 1024}})
-      for (const QuantizeKind op :
-           {QuantizeKind::quantize, QuantizeKind::dequantize, QuantizeKind::fake_quantize,
-            QuantizeKind::quantize_backward, QuantizeKind::dequantize_backward, QuantizeKind::fake_quantize_backward})
+      for (const QuantizeKind op : kElementwiseKinds)
         for (const ElementKind code : {ElementKind::s8, ElementKind::u4})
           for (const Granularity& g : {Granularity::per_tensor(), Granularity::per_channel(1), Granularity::per_token(),
                                        Granularity::per_group(1, 32), Granularity::per_group(0, 2)}) {

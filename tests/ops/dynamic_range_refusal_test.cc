@@ -17,12 +17,11 @@
 
 #include "kvant/kvant.h"
 #include "tests/support/refusals.h"
+#include "tests/support/tables.h"
 
 namespace kvant::tests {
 namespace {
 
-constexpr ElementKind kFloats[] = {ElementKind::f32, ElementKind::f64, ElementKind::f16, ElementKind::bf16};
-constexpr ElementKind kCodes[] = {ElementKind::s8, ElementKind::u8, ElementKind::s4, ElementKind::u4};
 constexpr DynamicRangeMode kModes[] = {DynamicRangeMode::symmetric, DynamicRangeMode::asymmetric};
 
 testing::AssertionResult invalid(const Status& status, Parts parts) {
@@ -104,8 +103,8 @@ const std::vector<Granularity>& scopes() {
 TEST(DynamicRangeBaseline, EverythingRuns) {
   for (const Granularity& scope : scopes())
     for (const DynamicRangeMode mode : kModes)
-      for (const ElementKind in : kFloats)
-        for (const ElementKind out : kCodes)
+      for (const ElementKind in : kFloatKinds)
+        for (const ElementKind out : kCodeKinds)
           EXPECT_TRUE(Problem(scope, mode, {3, 4}, in, out).runs()) << name(in) << " " << name(out);
 }
 
@@ -166,7 +165,7 @@ TEST(DynamicRangeSelect, GroupSizes) {
 
 TEST(DynamicRangeSelect, CodesBeyondTheirType) {
   for (const DynamicRangeMode mode : kModes)
-    for (const ElementKind out : kCodes) {
+    for (const ElementKind out : kCodeKinds) {
       Problem p(PerToken{}, mode, {3, 4}, ElementKind::f32, out);
       const CodeRange limits = code_range(out);
       p.descriptor.q_min = limits.min - 1;
@@ -395,7 +394,7 @@ TEST(DynamicRangeViews, DefaultArguments) {
 // ---- can_implement() and run(): parameters ----
 
 TEST(DynamicRangeParameters, OfAnotherKind) {
-  for (const ElementKind in : kFloats) {
+  for (const ElementKind in : kFloatKinds) {
     const ElementKind right = scale_kind(in);
     for (const ElementKind wrong : {ElementKind::f32, ElementKind::f64, ElementKind::f16, ElementKind::s32}) {
       if (wrong == right) continue;

@@ -20,6 +20,7 @@
 
 #include "kvant/kvant.h"
 #include "tests/support/refusals.h"
+#include "tests/support/tables.h"
 
 namespace kvant::tests {
 namespace {
@@ -29,20 +30,6 @@ constexpr std::int32_t kMagnitude = 1 << 23;  // of zero points and fake_quantiz
 constexpr std::byte kPattern{0xA5};
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
-
-constexpr QuantizeKind kOps[] = {
-    QuantizeKind::quantize,          QuantizeKind::dequantize,          QuantizeKind::fake_quantize,
-    QuantizeKind::quantize_backward, QuantizeKind::dequantize_backward, QuantizeKind::fake_quantize_backward};
-constexpr ElementKind kFloats[] = {ElementKind::f32, ElementKind::f64, ElementKind::f16, ElementKind::bf16};
-constexpr ElementKind kCodes[] = {ElementKind::s8, ElementKind::u8, ElementKind::s4, ElementKind::u4};
-
-bool is_backward(QuantizeKind op) { return op >= QuantizeKind::quantize_backward; }
-bool is_fake(QuantizeKind op) {
-  return op == QuantizeKind::fake_quantize || op == QuantizeKind::fake_quantize_backward;
-}
-bool is_dequantize(QuantizeKind op) {
-  return op == QuantizeKind::dequantize || op == QuantizeKind::dequantize_backward;
-}
 
 // The status has this code, and its sentence contains `part`.
 testing::AssertionResult refused(const Status& status, StatusCode code, std::string_view part) {
@@ -150,10 +137,10 @@ const std::vector<Granularity>& granularities() {
 
 // The baseline of everything below: what is not changed is not refused.
 TEST(Baseline, EveryOperatorAndGranularityRuns) {
-  for (const QuantizeKind op : kOps)
+  for (const QuantizeKind op : kElementwiseKinds)
     for (const Granularity& granularity : granularities())
-      for (const ElementKind f : kFloats)
-        for (const ElementKind code : kCodes) {
+      for (const ElementKind f : kFloatKinds)
+        for (const ElementKind code : kCodeKinds) {
           const Problem p(op, granularity, {3, 4}, f, code);
           EXPECT_TRUE(p.runs()) << name(op) << " " << name(f) << " " << name(code);
         }
@@ -163,7 +150,7 @@ TEST(Baseline, EveryOperatorAndGranularityRuns) {
 
 // For every operator and granularity; with the sentence of a quantization per tensor in full.
 void expect_shape_refused(const Shape& shape, const std::string& part) {
-  for (const QuantizeKind op : kOps)
+  for (const QuantizeKind op : kElementwiseKinds)
     for (const Granularity& granularity : granularities()) {
       Problem p(op, granularity);
       p.descriptor.shape = shape;
@@ -226,7 +213,7 @@ TEST(SelectGranularity, AxisOutOfRange) {
   const Stream stream = Stream::cpu(1);
   for (const int axis : {2, -3, 1000, std::numeric_limits<int>::max(), std::numeric_limits<int>::min()}) {
     const std::string part = "axis " + std::to_string(axis) + " is not in shape [3, 4] of rank 2";
-    for (const QuantizeKind op : kOps)
+    for (const QuantizeKind op : kElementwiseKinds)
       for (const Granularity& granularity : {Granularity::per_channel(axis), Granularity::per_group(axis, 2)}) {
         Problem p(op);
         p.descriptor.granularity = granularity;
@@ -260,7 +247,7 @@ TEST(SelectGranularity, GroupSizeBelowOne) {
   const Stream stream = Stream::cpu(1);
   for (const std::int64_t size : {std::int64_t{0}, std::int64_t{-1}, std::numeric_limits<std::int64_t>::min()}) {
     const std::string part = "group_size " + std::to_string(size) + " must be positive";
-    for (const QuantizeKind op : kOps) {
+    for (const QuantizeKind op : kElementwiseKinds) {
       Problem p(op);
       p.descriptor.granularity = PerGroup{1, size};
       EXPECT_TRUE(invalid(p.selects(), part)) << name(op);
@@ -286,7 +273,7 @@ TEST(SelectGranularity, GroupSizeBelowOne) {
 
 TEST(SelectRange, BeyondTheCodeType) {
   for (const QuantizeKind op : {QuantizeKind::quantize, QuantizeKind::quantize_backward})
-    for (const ElementKind code : kCodes) {
+    for (const ElementKind code : kCodeKinds) {
       Problem p(op, {}, {3, 4}, ElementKind::f32, code);
       const CodeRange limits = code_range(code);
       const std::string of = " value of " + std::string(name(code));
@@ -308,7 +295,7 @@ TEST(SelectRange, BeyondTheCodeType) {
 }
 
 TEST(SelectRange, MinimumAboveMaximum) {
-  for (const QuantizeKind op : kOps) {
+  for (const QuantizeKind op : kElementwiseKinds) {
     if (is_dequantize(op)) continue;
     Problem p(op);
     p.descriptor.q_min = 5;
@@ -335,7 +322,7 @@ TEST(SelectRange, MinimumAboveMaximum) {
 
 TEST(SelectRange, FakeQuantizeBeyondExactIntegers) {
   for (const QuantizeKind op : {QuantizeKind::fake_quantize, QuantizeKind::fake_quantize_backward})
-    for (const ElementKind f : kFloats) {
+    for (const ElementKind f : kFloatKinds) {
       Problem p(op, {}, {3, 4}, f);
       p.descriptor.q_min = -kMagnitude - 1;
       p.descriptor.q_max = kMagnitude;
@@ -374,11 +361,11 @@ TEST(SelectRange, DequantizeHasNone) {
 // ---- select(): element kinds ----
 
 TEST(SelectKinds, InputOfTheWrongSort) {
-  for (const QuantizeKind op : kOps) {
+  for (const QuantizeKind op : kElementwiseKinds) {
     Problem p(op);
     const bool from_codes = is_dequantize(op);
     const std::string wanted = from_codes ? "s8, u8, s4, u4" : "f32, f64, f16, bf16";
-    for (const ElementKind kind : from_codes ? std::span(kFloats) : std::span(kCodes)) {
+    for (const ElementKind kind : from_codes ? std::span(kFloatKinds) : std::span(kCodeKinds)) {
       p.descriptor.input = kind;
       EXPECT_TRUE(unsupported(p.selects(), "input element " + std::string(name(kind)) + " must be one of " + wanted));
     }
@@ -388,11 +375,11 @@ TEST(SelectKinds, InputOfTheWrongSort) {
 }
 
 TEST(SelectKinds, OutputOfTheWrongSort) {
-  for (const QuantizeKind op : kOps) {
+  for (const QuantizeKind op : kElementwiseKinds) {
     Problem p(op);
     const bool to_floats = is_dequantize(op) || is_fake(op);
     const std::string wanted = to_floats ? "f32, f64, f16, bf16" : "s8, u8, s4, u4";
-    for (const ElementKind kind : to_floats ? std::span(kCodes) : std::span(kFloats)) {
+    for (const ElementKind kind : to_floats ? std::span(kCodeKinds) : std::span(kFloatKinds)) {
       p.descriptor.output = kind;
       EXPECT_TRUE(unsupported(p.selects(), "output element " + std::string(name(kind)) + " must be one of " + wanted));
     }
@@ -535,7 +522,7 @@ ViewCase view_case(QuantizeKind op, const char* name) {
 // Every view that every operator has.
 std::vector<ViewCase> view_cases() {
   std::vector<ViewCase> all;
-  for (const QuantizeKind op : kOps) {
+  for (const QuantizeKind op : kElementwiseKinds) {
     if (op != QuantizeKind::dequantize_backward) all.push_back(view_case<&ElementwiseArgs::input>(op, "input"));
     if (is_backward(op)) all.push_back(view_case<&ElementwiseArgs::grad_output>(op, "grad_output"));
     all.push_back(view_case<&ElementwiseArgs::output>(op, is_backward(op) ? "grad_input" : "output"));
@@ -666,7 +653,7 @@ TEST(Views, DefaultArguments) {
 // ---- can_implement() and run(): scales ----
 
 TEST(Scale, OfAnotherKind) {
-  for (const QuantizeKind op : kOps) {
+  for (const QuantizeKind op : kElementwiseKinds) {
     Problem single(op);
     single.args.scale = AnyParameter(0.5);
     EXPECT_TRUE(single.unsupported("scale has element f64, must be f32")) << name(op);
@@ -685,7 +672,7 @@ TEST(Scale, OfAnotherKind) {
 TEST(Scale, OneNumberMustBeFiniteAndPositive) {
   const std::pair<float, std::string> bad[] = {{0.0f, "0"},   {-0.0f, "-0"}, {-1.5f, "-1.5"},
                                                {kNan, "nan"}, {kInf, "inf"}, {-kInf, "-inf"}};
-  for (const QuantizeKind op : kOps)
+  for (const QuantizeKind op : kElementwiseKinds)
     for (const auto& [value, text] : bad) {
       const std::string part = "scale " + text + " must be finite and positive";
       Problem single(op);
@@ -720,7 +707,7 @@ TEST(Scale, OneNumberMustBeFiniteAndPositiveInTypedPlans) {
 }
 
 TEST(Scale, DenormalHasNoReciprocal) {
-  for (const QuantizeKind op : kOps) {
+  for (const QuantizeKind op : kElementwiseKinds) {
     Problem p(op);
     p.preference.numerics = Numerics::reciprocal;
     p.args.scale = AnyParameter(1e-40f);
@@ -760,7 +747,7 @@ TEST(Scale, OfAnotherShape) {
       {PerGroup{0, 2}, {Shape{4}, Shape{3, 4}, Shape{4, 2}}, "[2, 4]"},
       {PerToken{}, {Shape{1, 1, 1, 1, 1, 1, 1, 1, 1}}, "[3]"},
   };
-  for (const QuantizeKind op : kOps)
+  for (const QuantizeKind op : kElementwiseKinds)
     for (const Wrong& w : wrong)
       for (const Shape& given : w.given) {
         Problem p(op, w.granularity);
@@ -809,7 +796,7 @@ TEST(Scale, Null) {
 }
 
 TEST(Scale, OneNumberForManyParameters) {
-  for (const QuantizeKind op : kOps) {
+  for (const QuantizeKind op : kElementwiseKinds) {
     for (const auto& [granularity, wanted] :
          {std::pair{Granularity::per_channel(0), "[3]"}, std::pair{Granularity::per_token(), "[3]"},
           std::pair{Granularity::per_group(1, 2), "[3, 2]"}}) {
@@ -834,7 +821,7 @@ TEST(Scale, OneNumberForManyParameters) {
 
 // Tensors of more than one scale are not scanned.
 TEST(Scale, TensorsAreNotScanned) {
-  for (const QuantizeKind op : kOps) {
+  for (const QuantizeKind op : kElementwiseKinds) {
     Problem p(op, PerChannel{1});
     p.preference.numerics = Numerics::reciprocal;
     p.scale32 = {0.0f, -1.0f, kNan, 1e-40f};
@@ -845,7 +832,7 @@ TEST(Scale, TensorsAreNotScanned) {
 // ---- can_implement() and run(): zero points ----
 
 TEST(ZeroPoint, OfAnotherKind) {
-  for (const QuantizeKind op : kOps) {
+  for (const QuantizeKind op : kElementwiseKinds) {
     if (op == QuantizeKind::dequantize_backward) continue;
     Problem p(op);
     p.args.zero_point = AnyParameter(1.0f);
@@ -856,7 +843,7 @@ TEST(ZeroPoint, OfAnotherKind) {
 }
 
 TEST(ZeroPoint, OfAnotherShapeStridedOrNull) {
-  for (const QuantizeKind op : kOps) {
+  for (const QuantizeKind op : kElementwiseKinds) {
     if (op == QuantizeKind::dequantize_backward) continue;
     Problem p(op, PerToken{});
     p.args.zero_point = AnyParameter(AnyRef{p.zero_point.data(), ElementKind::s32, {4}, 0});
@@ -869,7 +856,7 @@ TEST(ZeroPoint, OfAnotherShapeStridedOrNull) {
 }
 
 TEST(ZeroPoint, OneNumberBeyondExactIntegers) {
-  for (const QuantizeKind op : kOps) {
+  for (const QuantizeKind op : kElementwiseKinds) {
     if (op == QuantizeKind::dequantize_backward) continue;
     for (const std::int32_t zp : {kMagnitude + 1, -kMagnitude - 1, std::numeric_limits<std::int32_t>::max(),
                                   std::numeric_limits<std::int32_t>::min()}) {
@@ -995,7 +982,7 @@ TEST(Overlaps, PartlyOverAnOperandOfFakeQuantizeAndBackward) {
 }
 
 TEST(Overlaps, OverTheScale) {
-  for (const QuantizeKind op : kOps) {
+  for (const QuantizeKind op : kElementwiseKinds) {
     Overlap p(op, PerChannel{1});
     const float scales[] = {0.5f, 0.25f, 1.0f, 2.0f};
     std::memcpy(p.memory.data() + 64, scales, sizeof scales);
@@ -1011,7 +998,7 @@ TEST(Overlaps, OverTheScale) {
 }
 
 TEST(Overlaps, OverTheZeroPoint) {
-  for (const QuantizeKind op : kOps) {
+  for (const QuantizeKind op : kElementwiseKinds) {
     Overlap p(op, PerChannel{1});
     p.args.zero_point = AnyParameter(AnyRef{p.memory.data() + 64, ElementKind::s32, {4}, 0});
     const std::string part = is_backward(op) ? "grad_input overlaps zero_point" : "output overlaps zero_point";
@@ -1071,7 +1058,7 @@ TEST(Legal, FakeQuantizeInPlace) {
 }
 
 TEST(Legal, BackwardOverEitherOfItsOperands) {
-  for (const QuantizeKind op : kOps) {
+  for (const QuantizeKind op : kElementwiseKinds) {
     if (!is_backward(op)) continue;
     Problem p(op);
     const std::vector<float> x = ramp(12), dy = ramp(12);
@@ -1154,7 +1141,7 @@ TEST(Legal, CodesBetweenRowsOfFloats) {
 }
 
 TEST(Legal, ParametersGivenFlat) {
-  for (const QuantizeKind op : kOps)
+  for (const QuantizeKind op : kElementwiseKinds)
     for (const auto& [granularity, count] :
          {std::pair{Granularity::per_tensor(), 1}, std::pair{Granularity::per_token(), 6},
           std::pair{Granularity::per_channel(-1), 4}, std::pair{Granularity::per_group(-1, 3), 12},
@@ -1183,7 +1170,7 @@ TEST(Legal, PerTokenParametersWithALastSizeOfOne) {
 }
 
 TEST(Legal, NoElementsAndNullPointers) {
-  for (const QuantizeKind op : kOps)
+  for (const QuantizeKind op : kElementwiseKinds)
     for (const Shape& shape : {Shape{0, 4}, Shape{3, 0}, Shape{0, 0}})
       for (const Granularity& granularity : granularities()) {
         Problem p(op, granularity, shape);

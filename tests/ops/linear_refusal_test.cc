@@ -16,11 +16,11 @@
 
 #include "kvant/kvant.h"
 #include "tests/support/refusals.h"
+#include "tests/support/tables.h"
 
 namespace kvant::tests {
 namespace {
 
-constexpr ElementKind kFloats[] = {ElementKind::f32, ElementKind::f64, ElementKind::f16, ElementKind::bf16};
 constexpr ElementKind kBytes[] = {ElementKind::s8, ElementKind::u8};
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -185,7 +185,7 @@ struct Problem {
 // The baseline of everything below: what is not changed is not refused.
 TEST(LinearBaseline, EverythingRuns) {
   for (const Op op : kOps)
-    for (const ElementKind output : kFloats)
+    for (const ElementKind output : kFloatKinds)
       for (const ElementKind activation : kBytes)
         for (const ElementKind weight : kBytes)
           for (const bool smooth : {false, true}) {
@@ -317,7 +317,7 @@ TEST(LinearSelect, DescriptorAgainstTheTypesOfThePlan) {
 
 TEST(LinearSelect, StaticScales) {
   for (const Op op : {Op::smoothquant, Op::quantized})
-    for (const ElementKind output : kFloats) {
+    for (const ElementKind output : kFloatKinds) {
       Problem p(op, output);
       p.descriptor.static_scale = true;
       for (const double scale : {0.0, -0.0, -1.0, kNan, kInf, -kInf}) {
@@ -693,7 +693,7 @@ std::vector<ParameterView> zero_points_of(Op op) {
 TEST(LinearParameters, OfAnotherKind) {
   using enum ElementKind;
   for (const Op op : kOps)
-    for (const ElementKind output : kFloats) {
+    for (const ElementKind output : kFloatKinds) {
       for (const ParameterView& view : scales_of(op)) {
         const ElementKind right = scale_kind(output);
         for (const ElementKind wrong : {f32, f64, f16, bf16, s32, s8}) {
@@ -837,7 +837,7 @@ TEST(LinearParameters, ZeroPointsThatAreNumbers) {
 TEST(LinearBias, OfAnotherKind) {
   using enum ElementKind;
   for (const Op op : kOps)
-    for (const ElementKind output : kFloats)
+    for (const ElementKind output : kFloatKinds)
       for (const ElementKind kind : {f32, f64, f16, bf16, s8, u8, s4, u4, s32}) {
         Problem p(op, output);
         p.args.bias.kind = kind;
@@ -860,7 +860,7 @@ TEST(LinearBias, OfAnotherShape) {
 // ---- smoothing vectors, and what belongs to other plans ----
 
 TEST(LinearSmooth, MustBeGivenWhereItWasAnnounced) {
-  for (const ElementKind in : kFloats)
+  for (const ElementKind in : kFloatKinds)
     for (const bool is_static : {false, true}) {
       Problem p(Op::quantized, in, true);
       p.descriptor.static_scale = is_static;
@@ -888,7 +888,7 @@ TEST(LinearSmooth, OfAnotherShapeOrKind) {
     p.args.smooth.shape = shape;
     EXPECT_TRUE(p.invalid({"smooth", shape.to_string(), "4"}));
   }
-  for (const ElementKind in : kFloats)
+  for (const ElementKind in : kFloatKinds)
     for (const ElementKind kind :
          {ElementKind::f32, ElementKind::f64, ElementKind::f16, ElementKind::bf16, ElementKind::s8, ElementKind::s32}) {
       if (kind == scale_kind(in)) continue;

@@ -23,8 +23,8 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/features.h"
 #include "kvant/kvant.h"
+#include "tests/support/isas.h"
 #include "tests/support/linear_case.h"
 #include "tests/support/sanitized.h"
 
@@ -78,7 +78,7 @@ class EachPair {
 };
 
 TEST(Linear, EveryInstructionSetOfThisMachineIsTested) {
-  for (const ArchSku isa : cpu::compiled_isas())
+  for (const ArchSku isa : compiled_isas())
     if (cpu::can_run(isa)) {
       EXPECT_NE(std::find(isas().begin(), isas().end(), isa), isas().end()) << name(isa);
     }

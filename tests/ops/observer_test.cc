@@ -53,8 +53,6 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 constexpr ObserverKind kKinds[] = {ObserverKind::min_max, ObserverKind::percentile, ObserverKind::mse};
 constexpr DynamicRangeMode kModes[] = {DynamicRangeMode::symmetric, DynamicRangeMode::asymmetric};
-constexpr ElementKind kFloats[] = {ElementKind::f32, ElementKind::f64, ElementKind::f16, ElementKind::bf16};
-constexpr ElementKind kCodes[] = {ElementKind::s8, ElementKind::u8, ElementKind::s4, ElementKind::u4};
 
 std::size_t width_of(ElementKind kind) { return static_cast<std::size_t>(bits_per_element(kind)) / 8; }
 
@@ -215,9 +213,9 @@ QuantizationParameters dynamic_range_parameters(const ObserverDescriptor& d, con
 }
 
 TEST(MinMax, IsDynamicRangeQuantizationOfAllBatches) {
-  for (const ElementKind in : kFloats) {
+  for (const ElementKind in : kFloatKinds) {
     const Tensor t = random_tensor(in, {6, 5, 7}, 11);
-    for (const ElementKind out : kCodes)
+    for (const ElementKind out : kCodeKinds)
       for (const DynamicRangeMode mode : kModes)
         for (const bool include_zero : {false, true})
           for (const Granularity& scope : {Granularity::per_tensor(), Granularity::per_channel(0),
@@ -236,7 +234,7 @@ TEST(MinMax, IsDynamicRangeQuantizationOfAllBatches) {
 
 TEST(MinMax, KnowsItsRangesAndCounts) {
   const std::vector<double> values = {1, -2, 0.5, kNan, 4, kInf, -0.0, -kInf};
-  for (const ElementKind kind : kFloats)
+  for (const ElementKind kind : kFloatKinds)
     for (const ObserverKind k : kKinds) {
       const Tensor t(kind, {2, 4}, values);
       const Observer o = observing({.kind = k, .scope = PerChannel{1}, .input = kind}, {t.all()});
@@ -251,7 +249,7 @@ TEST(MinMax, KnowsItsRangesAndCounts) {
 
 // The greatest finite numbers are not infinities. Long enough for the vector code and its tail.
 TEST(MinMax, CountsWhatItIgnores) {
-  for (const ElementKind in : kFloats) {
+  for (const ElementKind in : kFloatKinds) {
     const double greatest = in == ElementKind::f64   ? std::numeric_limits<double>::max()
                             : in == ElementKind::f32 ? static_cast<double>(std::numeric_limits<float>::max())
                             : in == ElementKind::f16 ? 65504.0
@@ -299,7 +297,7 @@ TEST(Batches, ThreadsDoNotMatter) {
                       }};
   for (const Problem& p : large_problems())
     for (const ObserverKind kind : kKinds) {
-      const ElementKind in = kFloats[static_cast<std::size_t>(p.shape[0]) % 4];
+      const ElementKind in = kFloatKinds[static_cast<std::size_t>(p.shape[0]) % 4];
       const Tensor t = random_tensor(in, p.shape, 5);
       const bool few_bins = p.shape[0] == 200001 && p.scope.kind() == GranularityKind::channel;
       const ObserverDescriptor d{.kind = kind, .scope = p.scope, .input = in, .bins = few_bins ? 16 : 256};
@@ -338,7 +336,7 @@ TEST(Batches, SplitAndOrderDoNotMatter) {
 
 // k grows, and every order of growing ends at the same histogram.
 TEST(Batches, GrowingRangesDoNotMatter) {
-  for (const ElementKind in : kFloats)
+  for (const ElementKind in : kFloatKinds)
     for (const ObserverKind kind : kKinds)
       for (const DynamicRangeMode mode : kModes)
         for (const int bins : {16, 4096}) {
@@ -397,7 +395,7 @@ TEST(Batches, OtherSizesMayChange) {
 
 // One element too many faults; addresses are odd.
 TEST(Batches, NeedNoAlignmentAndReadNothingElse) {
-  for (const ElementKind in : kFloats)
+  for (const ElementKind in : kFloatKinds)
     for (const ObserverKind kind : kKinds)
       for (const Problem& p : {Problem{{7, 33}, PerTensor{}}, Problem{{7, 33}, PerChannel{1}},
                                Problem{{7, 33}, PerChannel{0}}, Problem{{}, PerTensor{}}}) {
@@ -552,7 +550,7 @@ void expect_percentile(const ObserverDescriptor& d, const Tensor& t) {
 }
 
 TEST(Percentile, IsWhatTheSortedValuesSay) {
-  for (const ElementKind in : kFloats) {
+  for (const ElementKind in : kFloatKinds) {
     std::vector<Tensor> tensors;
     tensors.push_back(Tensor(in, {1000}, normal_values(1000, 20)));
     tensors.push_back(random_tensor(in, {1013}, 21));  // with specials
@@ -583,7 +581,7 @@ TEST(Percentile, IsWhatTheSortedValuesSay) {
 }
 
 TEST(Percentile, OfOneHundredIsMinMax) {
-  for (const ElementKind in : kFloats)
+  for (const ElementKind in : kFloatKinds)
     for (const DynamicRangeMode mode : kModes)
       for (const Granularity& scope : {Granularity::per_tensor(), Granularity::per_channel(1)}) {
         const Tensor t = random_tensor(in, {50, 30}, 22);
@@ -685,7 +683,7 @@ TEST(Mse, CutsOutliersWhereThatPays) {
   std::vector<double> values = normal_values(kMany, 31);
   values[100] = 25;
   const Tensor t(ElementKind::f32, {kMany}, values);
-  for (const ElementKind in : kFloats) {
+  for (const ElementKind in : kFloatKinds) {
     const Tensor u(in, {kMany}, values);
     EXPECT_LT(error_left(u, {.input = in, .output = ElementKind::s8}), 0.8) << name(in);
     EXPECT_LT(error_left(u, {.input = in, .output = ElementKind::s4}), 0.1) << name(in);
@@ -761,8 +759,8 @@ TEST(Mse, KeepsWhatNeedsNoCutting) {
   std::uniform_real_distribution<double> uniform(-1, 1);
   std::vector<double> values(kMany);
   for (double& x : values) x = uniform(random);
-  for (const ElementKind in : kFloats)
-    for (const ElementKind out : kCodes)
+  for (const ElementKind in : kFloatKinds)
+    for (const ElementKind out : kCodeKinds)
       for (const DynamicRangeMode mode : kModes)
         for (const bool include_zero : {false, true})
           // bf16 has only 8 bits itself: between 0.5 and 1 its values are four bins apart, not spread over them.
@@ -784,7 +782,7 @@ TEST(Mse, WorksFarFromZero) {
 // ---- Odd data ----
 
 TEST(OddData, ZerosOnly) {
-  for (const ElementKind in : kFloats)
+  for (const ElementKind in : kFloatKinds)
     for (const ObserverKind kind : kKinds)
       for (const DynamicRangeMode mode : kModes) {
         const Tensor t(in, {5}, {0, -0.0, 0, -0.0, 0});
@@ -794,7 +792,7 @@ TEST(OddData, ZerosOnly) {
 }
 
 TEST(OddData, NothingFinite) {
-  for (const ElementKind in : kFloats)
+  for (const ElementKind in : kFloatKinds)
     for (const ObserverKind kind : kKinds)
       for (const DynamicRangeMode mode : kModes) {
         const Tensor t(in, {3}, {kNan, kInf, -kInf});
@@ -807,7 +805,7 @@ TEST(OddData, NothingFinite) {
 
 // A constant comes back as min_max has it, whatever the kind: there is nothing to cut.
 TEST(OddData, Constants) {
-  for (const ElementKind in : kFloats)
+  for (const ElementKind in : kFloatKinds)
     for (const double c : {1.0, -3.0, 0.1, 6e4, -6e-8, 1e-40, 3e38}) {
       for (const DynamicRangeMode mode : kModes)
         for (const bool include_zero : {false, true}) {

@@ -8,8 +8,8 @@
 #include <sstream>
 #include <string>
 
-#include "cpu/features.h"
 #include "tests/support/elementwise_case.h"
+#include "tests/support/isas.h"
 
 namespace kvant::tests {
 namespace {
@@ -129,7 +129,7 @@ TEST_P(Oracle, AgreesOnEveryVector) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isas, Oracle, testing::ValuesIn(cpu::compiled_isas().begin(), cpu::compiled_isas().end()),
+INSTANTIATE_TEST_SUITE_P(Isas, Oracle, testing::ValuesIn(compiled_isas()),
                          [](const auto& test) { return std::string(name(test.param)); });
 
 // What other systems get wrong, by name.

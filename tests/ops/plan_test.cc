@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <vector>
 
-#include "cpu/features.h"
 #include "kvant/kvant.h"
+#include "tests/support/isas.h"
 #include "tests/support/kernel_log.h"
 
 namespace kvant::tests {
@@ -133,7 +133,8 @@ TEST(Selection, TakesTheBestInstructionSetUnlessForced) {
   const auto arch = [&] {
     return QuantizePerTensorPlan<float, std::int8_t>::select(stream, {.shape = {4}})->sku().arch;
   };
-  const ArchSku best = *std::find_if(cpu::compiled_isas().begin(), cpu::compiled_isas().end(), cpu::can_run);
+  const auto isas = compiled_isas();
+  const ArchSku best = *std::find_if(isas.begin(), isas.end(), cpu::can_run);
   unsetenv("KVANT_FORCE_ISA");
   EXPECT_EQ(arch(), best);
   setenv("KVANT_FORCE_ISA", "scalar", 1);

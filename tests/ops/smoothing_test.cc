@@ -19,9 +19,9 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/features.h"
 #include "kvant/export.h"
 #include "tests/support/dynamic_range_case.h"
+#include "tests/support/isas.h"
 #include "tests/support/refusals.h"
 
 #if defined(__x86_64__)
@@ -254,7 +254,7 @@ TEST(SmoothScales, SameBitsForAnyThreadsAndInstructionSet) {
   const std::vector<Tensor> weights = {normal(kF32, {400, 1500}, 2), normal(kF64, {100, 1500}, 3),
                                        normal(kBf16, {300, 1500}, 4, 1600)};
   const auto want = bits_of(reference_scales(x, weights, 0.5));
-  for (const ArchSku isa : cpu::compiled_isas()) {
+  for (const ArchSku isa : compiled_isas()) {
     if (!cpu::can_run(isa)) continue;
     const ScopedVariable forced("KVANT_FORCE_ISA", std::string(name(isa)).c_str());
     for (const int threads : {1, 2, 5})
@@ -454,7 +454,7 @@ TEST(ApplySmoothing, InterleavedTensorsDoNotOverlap) {
 TEST(ApplySmoothing, SameBitsForAnyThreadsAndInstructionSet) {
   const Layer original = layer(kF16, {kF32, kF64, kF16, kBf16}, 9001, 3);
   const Layer want = reference(original);
-  for (const ArchSku isa : cpu::compiled_isas()) {
+  for (const ArchSku isa : compiled_isas()) {
     if (!cpu::can_run(isa)) continue;
     const ScopedVariable forced("KVANT_FORCE_ISA", std::string(name(isa)).c_str());
     for (const int threads : {1, 2, 5}) {

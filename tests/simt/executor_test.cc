@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/device_kernel.h"
 #include "cuda/device.h"
+#include "ops/registry.h"
 #include "tests/simt/device_memory.h"
 #include "tests/simt/simt.h"
 

@@ -17,11 +17,9 @@
 #include "tests/support/dynamic_range_reference.h"
 #include "tests/support/elementwise_case.h"
 #include "tests/support/kernel_log.h"
+#include "tests/support/tables.h"
 
 namespace kvant::tests {
-
-inline constexpr ElementKind kFloatKinds[] = {ElementKind::f32, ElementKind::f64, ElementKind::f16, ElementKind::bf16};
-inline constexpr ElementKind kCodeKinds[] = {ElementKind::s8, ElementKind::u8, ElementKind::s4, ElementKind::u4};
 
 inline std::size_t width_of(ElementKind kind) { return static_cast<std::size_t>(bits_per_element(kind)) / 8; }
 

@@ -17,11 +17,9 @@
 
 #include "kvant/kvant.h"
 #include "tests/support/kernel_log.h"
+#include "tests/support/tables.h"
 
 namespace kvant::tests {
-
-inline bool is_backward(QuantizeKind op) { return op >= QuantizeKind::quantize_backward; }
-inline bool reads_input(QuantizeKind op) { return op != QuantizeKind::dequantize_backward; }
 
 // Memory that ends right before a page that may not be touched, so that one byte too many faults. The start is shifted
 // so that the data has the misalignment of its size.
@@ -140,13 +138,12 @@ inline std::int64_t first_difference(std::span<const std::byte> a, std::span<con
 // The forward types of an operator on a floating-point and a code type.
 inline ElementwiseDescriptor describe(QuantizeKind op, ElementKind f, ElementKind code, const Shape& shape,
                                       const Granularity& granularity) {
-  const bool from_code = op == QuantizeKind::dequantize || op == QuantizeKind::dequantize_backward;
-  const bool fake = op == QuantizeKind::fake_quantize || op == QuantizeKind::fake_quantize_backward;
+  const ElementwiseOperator& o = elementwise_operator(op);
   return {.op = op,
           .shape = shape,
           .granularity = granularity,
-          .input = from_code ? code : f,
-          .output = from_code || fake ? f : code};
+          .input = o.input == ElementClass::code ? code : f,
+          .output = o.output == ElementClass::code ? code : f};
 }
 
 // The descriptors that a kernel serves: its own types, and for a backward pass that has none, the range of s8.

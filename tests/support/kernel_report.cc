@@ -28,14 +28,9 @@ int main(int argc, char** argv) {
     auto& how = sku.backend == kvant::BackendKind::cuda ? emulated : native;
     (ran.contains(name) ? how : compiled)[std::string(kvant::name(sku.arch))].push_back(name);
   };
-  for (const auto* kernel : kvant::ops::elementwise_kernels()) sort(kernel->sku);
-  for (const auto* kernel : kvant::ops::range_kernels()) sort(kernel->sku);
-  for (const auto* kernel : kvant::ops::dynamic_range_kernels()) sort(kernel->sku);
-  for (const auto* kernel : kvant::ops::linear_kernels()) sort(kernel->sku);
-  for (const auto& kernel : kvant::cuda::elementwise_kernels()) sort(kernel.sku);
-  for (const auto& kernel : kvant::cuda::range_kernels()) sort(kernel.sku);
-  for (const auto& kernel : kvant::cuda::dynamic_range_kernels()) sort(kernel.sku);
-  for (const auto& kernel : kvant::cuda::linear_kernels()) sort(kernel.sku);
+  kvant::detail::for_each_family([&]<class Kernel>(kvant::TypeList<Kernel>) {
+    for (const Kernel* kernel : kvant::ops::all_kernels<Kernel>()) sort(kernel->sku);
+  });
   const auto print = [](const char* title, const auto& lists) {
     for (const auto& [isa, names] : lists) {
       fmt::print("{} on {}: {} kernels\n", title, isa, names.size());

@@ -2,80 +2,29 @@
 // without more.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
-#include <type_traits>
 
 #include "base/inline.h"
 #include "core/half.h"
 #include "cpu/lanes/block.h"
 #include "kvant/element.h"
 #include "semantics/lanes.h"
-
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
+#include "semantics/one_number.h"
 
 namespace kvant::cpu {
 
 template <class Compute>
-struct ScalarLanes {
+struct ScalarLanes : semantics::OneNumber<Compute> {
   using C = Compute;
   using F = Compute;
   using I = std::int32_t;
-  using M = bool;
   using Quad = semantics::Quad<F>;
   using QuadI = semantics::Quad<I>;
 
-  static constexpr int kWidth = 1;
-  static constexpr bool kHasFma = false;
   static constexpr bool kHasNarrowCodes = false;
   static constexpr bool kHasRangeBits = false;
   template <class In>
   static constexpr Order kUniformOrder = Order::natural;
-
-  static KVANT_INLINE F set(C c) { return c; }
-  static KVANT_INLINE I set_int(std::int32_t i) { return i; }
-  static KVANT_INLINE F add(F a, F b) { return a + b; }
-  static KVANT_INLINE F sub(F a, F b) { return a - b; }
-  static KVANT_INLINE F mul(F a, F b) { return a * b; }
-  static KVANT_INLINE F div(F a, F b) { return a / b; }
-  static KVANT_INLINE F min(F a, F b) { return a < b ? a : b; }
-  static KVANT_INLINE F max(F a, F b) { return a > b ? a : b; }
-  static KVANT_INLINE I add_int(I a, I b) { return a + b; }
-  static KVANT_INLINE I sub_int(I a, I b) { return a - b; }
-  static KVANT_INLINE I min_int(I a, I b) { return a < b ? a : b; }
-  static KVANT_INLINE I max_int(I a, I b) { return a > b ? a : b; }
-  static KVANT_INLINE M le(F a, F b) { return a <= b; }
-  static KVANT_INLINE M both(M a, M b) { return a && b; }
-  static KVANT_INLINE bool all(M m) { return m; }
-  static KVANT_INLINE F masked(M m, F a) { return m ? a : F(0); }
-  static KVANT_INLINE F select(M m, F a, F b) { return m ? a : b; }
-  static KVANT_INLINE I select_int(M m, I a, I b) { return m ? a : b; }
-  static KVANT_INLINE F abs(F a) { return std::fabs(a); }
-  static KVANT_INLINE F zero_if_nan(F a) { return a == a ? a : F(0); }
-  static KVANT_INLINE F nan_if_nan(F a) { return a == a ? a : static_cast<F>(__builtin_nan("")); }
-  static KVANT_INLINE F to_float(I i) { return static_cast<F>(i); }
-
-  // In the rounding mode that run() has set: to nearest even.
-  static KVANT_INLINE I to_int(F a) {
-#if defined(__SSE2__)
-    if constexpr (std::is_same_v<F, float>)
-      return _mm_cvtss_si32(_mm_set_ss(a));
-    else
-      return _mm_cvtsd_si32(_mm_set_sd(a));
-#else
-    return a == a ? static_cast<I>(std::lrint(a)) : 0;
-#endif
-  }
-
-  // From 2^23 (2^52) on every number is an integer; below, adding and subtracting it drops the fraction. NaN
-  // fails the comparison and stays.
-  static KVANT_INLINE F round_even(F a) {
-    constexpr F kInteger = std::is_same_v<F, float> ? F(0x1p23) : F(0x1p52);
-    const F magnitude = std::fabs(a);
-    return magnitude < kInteger ? std::copysign((magnitude + kInteger) - kInteger, a) : a;
-  }
 
   // Of a vector without NaN.
   static KVANT_INLINE C least(F a) { return a; }
@@ -86,9 +35,10 @@ struct ScalarLanes {
     return *r;
   }
 
-  static KVANT_INLINE F widen(C x) { return x; }
-  static KVANT_INLINE F widen(Half x) { return core::widen(x); }
-  static KVANT_INLINE F widen(BFloat16 x) { return core::widen(x); }
+  template <class T>
+  static KVANT_INLINE F widen(T x) {
+    return core::widen(x);
+  }
 
   // One number everywhere, from memory.
   static KVANT_INLINE F broadcast(const C* p) { return *p; }

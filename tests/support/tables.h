@@ -1,0 +1,40 @@
+// The tables of elements and operators as the lists that tests walk.
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+#include "kvant/element.h"
+#include "kvant/sku.h"
+
+namespace kvant::tests {
+
+template <ElementClass kClass>
+consteval auto kinds_of() {
+  constexpr auto kCount = [] {
+    std::size_t n = 0;
+    for (const ElementInfo& element : kElements) n += element.element_class == kClass ? 1u : 0u;
+    return n;
+  }();
+  std::array<ElementKind, kCount> kinds = {};
+  std::size_t n = 0;
+  for (const ElementInfo& element : kElements)
+    if (element.element_class == kClass) kinds[n++] = element.kind;
+  return kinds;
+}
+inline constexpr auto kFloatKinds = kinds_of<ElementClass::real>();
+inline constexpr auto kCodeKinds = kinds_of<ElementClass::code>();
+
+inline constexpr auto kElementwiseKinds = [] {
+  std::array<QuantizeKind, kElementwiseOperators.size()> kinds = {};
+  for (std::size_t i = 0; i < kinds.size(); ++i) kinds[i] = kElementwiseOperators[i].op;
+  return kinds;
+}();
+
+inline bool is_backward(QuantizeKind op) { return elementwise_operator(op).backward_of.has_value(); }
+inline bool reads_input(QuantizeKind op) { return elementwise_operator(op).reads_input; }
+// Floating point in and out, with a grid between.
+inline bool is_fake(QuantizeKind op) { return elementwise_operator(op).input == elementwise_operator(op).output; }
+inline bool is_dequantize(QuantizeKind op) { return elementwise_operator(op).input == ElementClass::code; }
+
+}  // namespace kvant::tests
