@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "kvant/dynamic_range.h"
@@ -20,6 +21,10 @@ namespace py = pybind11;
 
 // "float32", "int4" and so on.
 const char* dtype_name(ElementKind kind);
+// What callers can name, in the order of the documentation; instruction sets from the slowest on.
+std::span<const ElementKind> float_kinds();
+std::span<const ElementKind> code_kinds();
+std::span<const ArchSku> isas();
 
 // A dtype as a string, a numpy dtype or type, or a torch dtype.
 struct NamedKind {
