@@ -49,7 +49,10 @@ void register_linear(py::module_& module);
 void register_smoothing(py::module_& module);
 void register_packed_weight(py::module_& module);
 void register_observer(py::module_& module);
-void register_plans(py::module_& module);
+void register_plan_answers(py::module_& module);
+void register_elementwise_plans(py::module_& module);
+void register_range_plans(py::module_& module);
+void register_linear_plans(py::module_& module);
 void register_info(py::module_& module);
 
 }  // namespace kvant::python

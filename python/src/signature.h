@@ -1,0 +1,122 @@
+// Parameters of Python's methods as data: a list of names with defaults.
+//
+// One list gives pybind11 the signature and gives the code its arguments by name. A name that the list lacks reads as
+// None, so operators with more and with fewer parameters share one body. Names are found at compile time.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+namespace kvant::python {
+
+namespace py = pybind11;
+
+struct Required {};
+
+struct Parameter {
+  std::string_view name;  // of a literal, which ends in a zero
+  std::variant<Required, std::nullptr_t, const char*, int, bool> fallback = Required{};  // null: None
+};
+
+template <std::size_t kFirst, std::size_t kSecond>
+constexpr auto joined(const std::array<Parameter, kFirst>& first, const std::array<Parameter, kSecond>& second) {
+  std::array<Parameter, kFirst + kSecond> all;
+  std::copy(second.begin(), second.end(), std::copy(first.begin(), first.end(), all.begin()));
+  return all;
+}
+
+template <std::size_t kSize>
+struct Literal {
+  consteval Literal(const char (&from)[kSize]) { std::copy_n(from, kSize, text); }
+  char text[kSize];
+};
+template <Literal kText>
+struct ParameterName {
+  static constexpr std::string_view kName = kText.text;
+};
+template <Literal kText>
+consteval ParameterName<kText> operator""_name() {
+  return {};
+}
+
+// The arguments of one call: arguments["scale"_name]. What has a boolean default is a bool, all else any object.
+template <const auto& kParameters>
+class NamedArguments {
+  template <std::size_t kIndex>
+  using Type = std::conditional_t<std::holds_alternative<bool>(kParameters[kIndex].fallback), bool, py::handle>;
+  template <std::size_t... kIndices>
+  static std::tuple<Type<kIndices>...> types(std::index_sequence<kIndices...>);
+  static constexpr std::size_t position(std::string_view name) {
+    return static_cast<std::size_t>(
+        std::ranges::find(kParameters, name, [](const Parameter& parameter) { return parameter.name; }) -
+        kParameters.begin());
+  }
+
+ public:
+  static constexpr std::size_t kCount = kParameters.size();
+  using Tuple = decltype(types(std::make_index_sequence<kCount>()));
+
+  explicit NamedArguments(const Tuple& values) : values_(values) {}
+
+  template <class Name>
+  static constexpr bool has(Name /*name*/) {
+    return position(Name::kName) < kCount;
+  }
+  template <class Name>
+  auto operator[](Name /*name*/) const {
+    if constexpr (has(Name{}))
+      return std::get<position(Name::kName)>(values_);
+    else
+      return py::handle(Py_None);
+  }
+
+ private:
+  Tuple values_;
+};
+
+// Which arguments may be given by position.
+enum class Positional : std::uint8_t { none, those_without_default };
+
+template <const auto& kParameters, std::size_t kIndex>
+auto annotation() {
+  constexpr auto& kFallback = kParameters[kIndex].fallback;
+  const py::arg argument(kParameters[kIndex].name.data());
+  if constexpr (std::holds_alternative<Required>(kFallback))
+    return argument;
+  else if constexpr (std::holds_alternative<std::nullptr_t>(kFallback))
+    return argument = py::none();
+  else
+    return argument = std::get<kFallback.index()>(kFallback);
+}
+
+template <Positional kPositional, const auto& kParameters>
+constexpr std::size_t positional_count() {
+  if (kPositional == Positional::none) return 0;
+  return static_cast<std::size_t>(std::ranges::count_if(
+      kParameters, [](const Parameter& each) { return std::holds_alternative<Required>(each.fallback); }));
+}
+
+// Calls define(function, annotations...) with a function of as many parameters as the list has, after `Self` if there
+// is one, that hands them to `body` as NamedArguments.
+template <Positional kPositional, const auto& kParameters, class... Self, class Body, class Define>
+void define_with(const Body& body, const Define& define) {
+  constexpr std::size_t kByPosition = positional_count<kPositional, kParameters>();
+  [&]<class... Values, std::size_t... kFirst, std::size_t... kRest>(
+      std::type_identity<std::tuple<Values...>>, std::index_sequence<kFirst...>, std::index_sequence<kRest...>) {
+    define([body](const Self&... self,
+                  Values... values) { return body(self..., NamedArguments<kParameters>({values...})); },
+           annotation<kParameters, kFirst>()..., py::kw_only(), annotation<kParameters, kByPosition + kRest>()...);
+  }(std::type_identity<typename NamedArguments<kParameters>::Tuple>(), std::make_index_sequence<kByPosition>(),
+    std::make_index_sequence<kParameters.size() - kByPosition>());
+}
+
+}  // namespace kvant::python
