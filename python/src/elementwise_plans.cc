@@ -57,6 +57,14 @@ constexpr auto buffer_parameters() {
     return kForward;
 }
 
+template <QuantizeKind kOp>
+constexpr auto output_name() {
+  if constexpr (is_backward(kOp))
+    return "grad_input"_name;
+  else
+    return "output"_name;
+}
+
 // The buffers of one call; None where the operator has none.
 struct ElementwiseBuffers {
   void written() { output.finish(); }
@@ -79,6 +87,7 @@ struct Definition {
   using Buffers = ElementwiseBuffers;
   static constexpr auto kSelect = select_parameters<kSignature>();
   static constexpr auto kBuffers = buffer_parameters<kOp>();
+  static constexpr auto kOutput = output_name<kOp>();
   static constexpr bool kWorkspace = false;
 
   static Descriptor descriptor(const auto& arguments) {
@@ -94,19 +103,18 @@ struct Definition {
     }
     made.shape = shape_from(arguments["shape"_name], "shape");
     made.granularity = granularity_of(arguments["scope"_name], arguments["axis"_name], arguments["group_size"_name]);
-    made.q_min = optional_integer32(arguments["q_min"_name], "q_min");
-    made.q_max = optional_integer32(arguments["q_max"_name], "q_max");
+    made.q_min = optional_integer32(arguments.or_none("q_min"_name), "q_min");
+    made.q_max = optional_integer32(arguments.or_none("q_max"_name), "q_max");
     return made;
   }
 
   static Buffers buffers(const Descriptor& descriptor, const auto& arguments) {
     const ElementKind floats = is_float(descriptor.input) ? descriptor.input : descriptor.output;
-    constexpr const char* kOutput = is_backward(kOp) ? "grad_input" : "output";
-    return {plan_input(arguments["input"_name], "input"), plan_input(arguments["grad_output"_name], "grad_output"),
-            plan_output(is_backward(kOp) ? arguments["grad_input"_name] : arguments["output"_name], kOutput,
-                        Presence::required),
+    return {plan_input(arguments.or_none("input"_name), "input"),
+            plan_input(arguments.or_none("grad_output"_name), "grad_output"),
+            plan_output(arguments[kOutput], kOutput.kText, Presence::required),
             plan_scale(arguments["scale"_name], "scale", scale_kind(floats)),
-            plan_zero_point(arguments["zero_point"_name], "zero_point")};
+            plan_zero_point(arguments.or_none("zero_point"_name), "zero_point")};
   }
 
   static std::int64_t work(const Descriptor& descriptor) { return element_count(descriptor.shape); }

@@ -51,6 +51,7 @@ struct OperatorOf;
 template <>
 struct OperatorOf<QuantizeKind::w8a8_linear> {
   using Descriptor = W8A8LinearDescriptor;
+  static constexpr auto kActivation = "activation"_name;
   static constexpr auto kSelect = joined(kFeatures, kKinds);
   static constexpr auto kBuffers =
       joined(std::array{Parameter{"activation"}, Parameter{"act_scale"}, Parameter{"weight"}, Parameter{"weight_scale"},
@@ -67,6 +68,7 @@ struct OperatorOf<QuantizeKind::w8a8_linear> {
 template <>
 struct OperatorOf<QuantizeKind::smoothquant_linear> {
   using Descriptor = SmoothQuantLinearDescriptor;
+  static constexpr auto kActivation = "activation"_name;
   static constexpr auto kSelect =
       joined(joined(kFeatures, std::array{Parameter{"act_scale"}, Parameter{"act_zero_point", 0}}), kKinds);
   static constexpr auto kBuffers =
@@ -85,6 +87,7 @@ struct OperatorOf<QuantizeKind::smoothquant_linear> {
 template <>
 struct OperatorOf<QuantizeKind::quantized_linear> {
   using Descriptor = QuantizedLinearDescriptor;
+  static constexpr auto kActivation = "input"_name;
   static constexpr auto kSelect =
       joined(kFeatures,
              std::array{Parameter{"input", "float32"}, Parameter{"weight", "int8"}, Parameter{"mode", "symmetric"},
@@ -126,12 +129,10 @@ struct Definition : OperatorOf<kOp> {
   template <class Arguments>
   static Buffers buffers(const Descriptor& descriptor, const Arguments& arguments) {
     const ElementKind scales = scale_kind(OperatorOf<kOp>::output(descriptor));
-    constexpr bool kFromFloats = Arguments::has("input"_name);
     const PackedWeight* const packed = packed_weight_from(arguments["weight"_name]);
     Buffers made{
-        plan_input(kFromFloats ? arguments["input"_name] : arguments["activation"_name],
-                   kFromFloats ? "input" : "activation"),
-        plan_input(arguments["smooth"_name], "smooth"),
+        plan_input(arguments[OperatorOf<kOp>::kActivation], OperatorOf<kOp>::kActivation.kText),
+        plan_input(arguments.or_none("smooth"_name), "smooth"),
         packed,
         packed == nullptr ? plan_input(arguments["weight"_name], "weight") : Input{},
         plan_scale(arguments["weight_scale"_name], "weight_scale", scales),

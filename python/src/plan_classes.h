@@ -116,7 +116,7 @@ Status can_implement(const PlanObject<Definition>& self, const Arguments& argume
 template <class Definition, class Arguments>
 void run(const PlanObject<Definition>& self, const Arguments& arguments) {
   auto buffers = Definition::buffers(self.descriptor, arguments);
-  const WorkspaceInput scratch = workspace_of(arguments["workspace"_name]);
+  const WorkspaceInput scratch = workspace_of(arguments.or_none("workspace"_name));
   const Stream stream = stream_of(arguments["stream"_name]);
   Status done;
   {

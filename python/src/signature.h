@@ -1,7 +1,7 @@
 // Parameters of Python's methods as data: a list of names with defaults.
 //
-// One list gives pybind11 the signature and gives the code its arguments by name. A name that the list lacks reads as
-// None, so operators with more and with fewer parameters share one body. Names are found at compile time.
+// One list gives pybind11 the signature and gives the code its arguments by name, so no list is written twice. Names
+// are found at compile time: one that is misspelt does not compile.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -23,7 +23,7 @@ namespace py = pybind11;
 struct Required {};
 
 struct Parameter {
-  std::string_view name;  // of a literal, which ends in a zero
+  const char* name;
   std::variant<Required, std::nullptr_t, const char*, int, bool> fallback = Required{};  // null: None
 };
 
@@ -39,16 +39,17 @@ struct Literal {
   consteval Literal(const char (&from)[kSize]) { std::copy_n(from, kSize, text); }
   char text[kSize];
 };
-template <Literal kText>
+template <Literal kLiteral>
 struct ParameterName {
-  static constexpr std::string_view kName = kText.text;
+  static constexpr const char* kText = kLiteral.text;
 };
-template <Literal kText>
-consteval ParameterName<kText> operator""_name() {
+template <Literal kLiteral>
+consteval ParameterName<kLiteral> operator""_name() {
   return {};
 }
 
 // The arguments of one call: arguments["scale"_name]. What has a boolean default is a bool, all else any object.
+// or_none("scale"_name) is for code that operators with and without that parameter share.
 template <const auto& kParameters>
 class NamedArguments {
   template <std::size_t kIndex>
@@ -57,7 +58,7 @@ class NamedArguments {
   static std::tuple<Type<kIndices>...> types(std::index_sequence<kIndices...>);
   static constexpr std::size_t position(std::string_view name) {
     return static_cast<std::size_t>(
-        std::ranges::find(kParameters, name, [](const Parameter& parameter) { return parameter.name; }) -
+        std::ranges::find(kParameters, name, [](const Parameter& each) { return std::string_view(each.name); }) -
         kParameters.begin());
   }
 
@@ -69,14 +70,19 @@ class NamedArguments {
 
   template <class Name>
   static constexpr bool has(Name /*name*/) {
-    return position(Name::kName) < kCount;
+    return position(Name::kText) < kCount;
   }
   template <class Name>
   auto operator[](Name /*name*/) const {
+    static_assert(has(Name{}), "the list has no parameter of this name");
+    return std::get<position(Name::kText)>(values_);
+  }
+  template <class Name>
+  py::handle or_none(Name name) const {
     if constexpr (has(Name{}))
-      return std::get<position(Name::kName)>(values_);
+      return (*this)[name];
     else
-      return py::handle(Py_None);
+      return Py_None;
   }
 
  private:
@@ -89,7 +95,7 @@ enum class Positional : std::uint8_t { none, those_without_default };
 template <const auto& kParameters, std::size_t kIndex>
 auto annotation() {
   constexpr auto& kFallback = kParameters[kIndex].fallback;
-  const py::arg argument(kParameters[kIndex].name.data());
+  const py::arg argument(kParameters[kIndex].name);
   if constexpr (std::holds_alternative<Required>(kFallback))
     return argument;
   else if constexpr (std::holds_alternative<std::nullptr_t>(kFallback))
