@@ -14,11 +14,6 @@
 namespace kvant::python {
 namespace {
 
-struct Dtype {
-  ElementKind kind;
-  const char* name;
-};
-
 // What Python calls the elements; refusals list them in this order.
 constexpr std::array kDtypes = {
     Dtype{ElementKind::f32, "float32"},   Dtype{ElementKind::f64, "float64"}, Dtype{ElementKind::f16, "float16"},
@@ -26,17 +21,15 @@ constexpr std::array kDtypes = {
     Dtype{ElementKind::s4, "int4"},       Dtype{ElementKind::u4, "uint4"},    Dtype{ElementKind::s32, "int32"}};
 
 template <bool (*kBelongs)(ElementKind)>
-constexpr auto kinds_where() {
+constexpr auto dtypes_where() {
   constexpr auto kCount = std::ranges::count_if(kDtypes, kBelongs, &Dtype::kind);
-  std::array<ElementKind, kCount> kinds{};
-  std::size_t at = 0;
-  for (const Dtype& each : kDtypes)
-    if (kBelongs(each.kind)) kinds[at++] = each.kind;
-  return kinds;
+  std::array<Dtype, kCount> dtypes{};
+  std::ranges::copy_if(kDtypes, dtypes.begin(), kBelongs, &Dtype::kind);
+  return dtypes;
 }
 
-constexpr auto kFloats = kinds_where<is_float>();
-constexpr auto kCodes = kinds_where<is_code>();
+constexpr auto kFloats = dtypes_where<is_float>();
+constexpr auto kCodes = dtypes_where<is_code>();
 constexpr std::array kNumerics = {Numerics::exact, Numerics::reciprocal};
 constexpr std::array kModes = {DynamicRangeMode::symmetric, DynamicRangeMode::asymmetric};
 constexpr std::array kScopes = {GranularityKind::tensor, GranularityKind::channel, GranularityKind::token,
@@ -44,8 +37,8 @@ constexpr std::array kScopes = {GranularityKind::tensor, GranularityKind::channe
 constexpr std::array kObservers = {ObserverKind::min_max, ObserverKind::percentile, ObserverKind::mse};
 constexpr std::array kIsas = {ArchSku::scalar, ArchSku::avx2};
 
-// The word that a Python caller writes for a value. All but elements are called in Python what C++ calls them.
-std::string_view word(ElementKind kind) { return dtype_name(kind); }
+// The word that a Python caller writes for a value. All but dtypes have their names of C++.
+std::string_view word(const Dtype& dtype) { return dtype.name; }
 template <class T>
 std::string_view word(T value) {
   return name(value);
@@ -85,39 +78,39 @@ auto meaning(py::handle object, const char* argument, const Values& values) {
   return *found;
 }
 
-template <class Kinds>
-NamedKind kind_of_dtype(py::handle dtype, const char* argument, const Kinds& kinds) {
-  if (const auto found = find(text_of(dtype), kinds)) return {*found};
+template <class Dtypes>
+NamedKind kind_of_dtype(py::handle dtype, const char* argument, const Dtypes& dtypes) {
+  if (const auto found = find(text_of(dtype), dtypes)) return {found->kind};
   if (!PyUnicode_Check(dtype.ptr()) && !dtype.is_none()) {
     // torch.int8 prints as it is written.
     const std::string text = printed(dtype);
     constexpr std::string_view kTorch = "torch.";
     if (text.starts_with(kTorch))
-      if (const auto found = find(std::string_view(text).substr(kTorch.size()), kinds)) return {*found};
+      if (const auto found = find(std::string_view(text).substr(kTorch.size()), dtypes)) return {found->kind};
     try {
       const py::dtype named = py::dtype::from_args(py::reinterpret_borrow<py::object>(dtype));
       if (is_ml_bfloat16(named)) {
-        if (const auto found = find("bfloat16", kinds)) return {*found, true};
-      } else if (const auto found = find(named.attr("name").cast<std::string>(), kinds)) {
-        return {*found};
+        if (const auto found = find("bfloat16", dtypes)) return {found->kind, true};
+      } else if (const auto found = find(named.attr("name").cast<std::string>(), dtypes)) {
+        return {found->kind};
       }
     } catch (py::error_already_set& error) {  // not a dtype at all
       if (!error.matches(PyExc_Exception)) throw;
     }
   }
-  refuse_word(dtype, argument, kinds);
+  refuse_word(dtype, argument, dtypes);
 }
 
 }  // namespace
 
 const char* dtype_name(ElementKind kind) {
   for (const Dtype& each : kDtypes)
-    if (each.kind == kind) return each.name;
+    if (each.kind == kind) return each.name.data();
   return "unknown";
 }
 
-std::span<const ElementKind> float_kinds() { return kFloats; }
-std::span<const ElementKind> code_kinds() { return kCodes; }
+std::span<const Dtype> float_dtypes() { return kFloats; }
+std::span<const Dtype> code_dtypes() { return kCodes; }
 std::span<const ArchSku> isas() { return kIsas; }
 
 NamedKind float_kind(py::handle dtype, const char* argument) { return kind_of_dtype(dtype, argument, kFloats); }
