@@ -5,15 +5,15 @@
 ``FakeQuantize``
     the same as a module that finds its own scale, for quantization-aware training (QAT);
 ``QuantizedLinear``
-    an ``nn.Linear`` with an int8 weight, which quantizes its activation on the way in; ``quantize_model`` puts it in
-    the place of every Linear of a model;
+    an ``nn.Linear`` with an int8 weight, which quantizes its input itself; ``quantize_model`` replaces every Linear of
+    a model by one;
 ``calibrate``
-    the ranges of what flows into each Linear, in the file that ``kvant quantize --stats FILE --smooth`` reads.
+    writes the input ranges of each Linear, as the file that ``kvant quantize --stats FILE --smooth`` reads.
 
-All of it works on the CPU, without copies of tensors that are in C order.
+All of it works on the CPU. Tensors in C order are not copied.
 
-Quantization-aware training needs no layers of its own: fake-quantize the activation in front of a Linear, and its
-weight by a parametrization. Afterwards the parametrization goes, and what it stood for becomes real:
+Quantization-aware training needs no special layers: fake-quantize the activation before a Linear, and its weight by a
+parametrization. After training, remove the parametrization and quantize the Linear:
 
 >>> import torch, kvant.torch
 >>> from torch.nn.utils import parametrize

@@ -48,14 +48,14 @@ def fake_quantize(
     scope: Optional[str] = None,
     numerics: str = "exact",
 ) -> Tensor:
-    """Rounds to the quantization grid; the gradient goes straight through where nothing was clamped.
+    """Rounds to the quantization grid. The gradient passes unchanged where nothing was clamped, and is 0 elsewhere.
 
     ``y  = scale * (clamp(rne(x / scale) + zero_point, q_min, q_max) - zero_point)``
 
     ``dx = dy  where  q_min <= rne(x / scale) + zero_point <= q_max,  else 0``
 
     Scopes, numerics and the shapes of ``scale`` and ``zero_point`` are those of ``kvant.fake_quantize``. Only ``x`` has
-    a gradient: scales are not learnt. The gradient has no gradient of its own.
+    a gradient, so scales cannot be learned. There is no second derivative.
 
     x: float32, float64, float16 or bfloat16, on the CPU.
 

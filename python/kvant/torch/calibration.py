@@ -1,4 +1,4 @@
-"""``calibrate``: the ranges of what flows into each Linear, for ``kvant quantize --stats``."""
+"""``calibrate``: the input ranges of each Linear, for ``kvant quantize --stats``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _InputRange:
 
     def observe(self, module: nn.Module, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> None:
         x = args[0] if args else kwargs["input"]
-        # Values of float64 become float32 here and not at the end: rounding keeps their order, so nothing else changes.
+        # float64 becomes float32 here, not at the end. Rounding keeps the order of values, so the result is the same.
         x = plain(x).to("cpu", torch.float32 if x.dtype == torch.float64 else x.dtype)
         x = x.reshape(-1, self.low.numel())
         self.rows += x.shape[0]
@@ -42,7 +42,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     training = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        # Not inference_mode: a model may keep tensors that it makes, and could not train with those of inference mode.
+        # Not inference_mode: a model may keep tensors that it makes, and training cannot use tensors made there.
         with torch.no_grad():
             yield
     finally:
@@ -97,22 +97,22 @@ def calibrate(
     *,
     modules: Union[Iterable[str], Callable[[str, nn.Module], bool], None] = None,
 ) -> str:
-    """Runs ``model`` on ``batches`` and writes the ranges of what flows into each nn.Linear. Returns the path.
+    """Runs ``model`` on ``batches`` and writes the input ranges of each nn.Linear. Returns the path.
 
     For each Linear and each input channel j, over all rows x of all batches::
 
         absmax[j] = max |x[j]|      min[j] = min x[j]      max[j] = max x[j]
 
-    The file is what ``kvant quantize --stats FILE`` reads: safetensors with ``<name>.absmax``, ``<name>.min`` and
-    ``<name>.max``, float32 [in_features], for the names of ``model.named_modules()``. These must be those of the
-    checkpoint: give the model that was loaded from it, not one that is wrapped around it. The file appears whole, at
-    the end.
+    ``kvant quantize --stats FILE`` reads this file. It is a safetensors file with ``<name>.absmax``, ``<name>.min`` and
+    ``<name>.max``, float32 [in_features], for the names of ``model.named_modules()``. The names must be those of the
+    checkpoint, so give the model that was loaded from it, not a wrapper around it. The file is written at the end, and
+    is either complete or absent.
 
     batches: tensors, tuples or lists (positional arguments) or dicts (keyword arguments of the model).
-    modules: which Linears, by name or as a function of name and module; all unless given.
+    modules: which Linears, by name or as a function of name and module; by default all.
 
-    Gradients are off and the model is in eval mode meanwhile; afterwards it is as it was, without hooks. NaN and
-    infinities are left out, with a warning; so are modules that no batch has reached, as it happens to experts.
+    The model runs without gradients in eval mode. After that it is as before, without hooks. NaN and infinities are
+    left out, with a warning. So are modules that no batch has reached, which happens to experts.
 
     >>> import os, tempfile, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -125,7 +125,7 @@ def calibrate(
     if isinstance(batches, (Tensor, Mapping, str)):
         raise TypeError(f"batches must be an iterable of batches, not one {type(batches).__name__}: put it into a list")
     path = os.fspath(path)
-    # What would fail at the end should fail before the work.
+    # Better to fail now than after all batches have run.
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"the folder for the statistics does not exist: {folder}")

@@ -13,15 +13,15 @@ from .tensors import check_device, keep_dtypes, plain
 
 
 class QuantizedLinear(nn.Module):
-    """A linear layer with an int8 weight, one scale for each output channel; the activation is quantized inside.
+    """A linear layer with an int8 weight and one scale for each output channel. The activation is quantized inside.
 
     ``y[m, n] = (act_scale[m] * weight_scale[n]) * sum_k a[m, k] * weight[n, k] + bias[n]``
 
-    with the codes ``a`` that ``kvant.quantized_linear`` makes of ``x``: token by token by the row's own range, or with
-    ``act_scale`` by that static scale. The result has the type of ``x``. There are no gradients.
+    where ``a`` are the codes that ``kvant.quantized_linear`` makes of ``x``: each token by its own range, or all by
+    the static scale ``act_scale``. The result has the type of ``x``. There are no gradients.
 
-    ``from_linear`` makes one from an nn.Linear. The constructor makes one of zeros, for ``load_state_dict``. Buffers
-    have the names and shapes of the checkpoints that ``kvant quantize`` writes:
+    ``from_linear`` makes a layer from an nn.Linear. The constructor makes one of zeros, for ``load_state_dict``.
+    Buffers have the names and shapes of the checkpoints that ``kvant quantize`` writes:
 
     ================== ================ =======================================================
     weight             int8 [N, K]
@@ -29,13 +29,14 @@ class QuantizedLinear(nn.Module):
     bias               [N]              if there is one
     input_scale        float32 [1]      if act_scale is given (w8a8-static)
     input_zero_point   int8 [1]         if act_scale is given and mode is "asymmetric"
-    smooth             float32 [K]      if smooth is given: x / smooth takes the place of x
+    smooth             float32 [K]      if smooth is given: x / smooth replaces x
     ================== ================ =======================================================
 
-    The weight is rearranged for the kernel in the first call, and again when it has changed; the rearranged copy is
-    held beside it. Types stay what they are in ``.half()`` and ``.to(dtype)``: any input will do.
+    The first call makes a copy of the weight in the order that the kernel reads, and keeps it. A call after the weight
+    has changed makes it again. ``.half()`` and ``.to(dtype)`` leave the types of buffers alone: inputs may have any
+    floating-point type.
 
-    mode: "symmetric" or "asymmetric", of the activation.
+    mode: "symmetric" or "asymmetric", for the activation.
 
     >>> import torch
     >>> layer = QuantizedLinear(2, 3, bias=False)
@@ -100,15 +101,15 @@ class QuantizedLinear(nn.Module):
         act_zero_point: int = 0,
         smooth: Any = None,
     ) -> Self:
-        """Quantizes the weight of ``linear``, which stays as it is.
+        """Quantizes the weight of ``linear``, which is not changed.
 
         ``weight_scale[n] = max_k |w[n, k]| / 127      weight = rne(w / weight_scale)``
 
-        With ``smooth`` (K numbers, as from ``kvant.smooth_scales``) ``w * smooth`` takes the place of ``w``, and
-        ``x / smooth`` that of ``x``.
+        With ``smooth`` (K numbers, as from ``kvant.smooth_scales``) ``w * smooth`` replaces ``w``, and ``x / smooth``
+        replaces ``x``.
 
-        act_scale: a static scale for activations; without it each token finds its own.
-        act_zero_point: with act_scale and mode="asymmetric".
+        act_scale: a static scale for activations; by default each token has its own.
+        act_zero_point: only with act_scale and mode="asymmetric".
 
         >>> import torch
         >>> linear = torch.nn.Linear(64, 32)
@@ -162,8 +163,8 @@ class QuantizedLinear(nn.Module):
 
     def _packed_weight(self) -> _kvant.PackedWeight:
         weight = self.weight
-        # Tensors made in inference mode do not count their versions; load_state_dict and .to() forget the packed weight
-        # by themselves, so only writing to such a tensor by hand goes unnoticed.
+        # Tensors made in inference mode do not count their versions. load_state_dict and .to() drop the packed weight
+        # themselves, so only direct writes to such a tensor go unnoticed.
         version = None if weight.is_inference() else weight._version
         # Read once and written once: several threads may call one layer.
         packed = self._packed
@@ -185,7 +186,7 @@ class QuantizedLinear(nn.Module):
         return self
 
     def __getstate__(self) -> Dict[str, Any]:
-        # What is packed belongs to this machine's instruction set, and copies make their own.
+        # The packed weight is for the instruction set of this machine. Copies make their own.
         return {**self.__dict__, "_packed": None}
 
     def extra_repr(self) -> str:

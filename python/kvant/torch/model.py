@@ -11,11 +11,11 @@ from .linear import QuantizedLinear
 
 
 def quantize_model(model: nn.Module, *, ignore: Sequence[str] = ("lm_head",), mode: str = "symmetric") -> List[str]:
-    """Puts a QuantizedLinear in the place of every nn.Linear of ``model``, and returns the names of these.
+    """Replaces every nn.Linear of ``model`` by a QuantizedLinear, and returns the names of the replaced modules.
 
-    ignore: names of modules that stay as they are, or ``re:`` and a regular expression that is matched from the start
-    of the name, as in ``kvant quantize --ignore``. Subclasses of nn.Linear stay too: what holds one (as
-    nn.MultiheadAttention does) may read its weight itself. So does nn.TransformerEncoderLayer on its fast path: turn
+    ignore: modules to leave alone, by name, or as ``re:`` and a regular expression that must match from the start of
+    the name, as in ``kvant quantize --ignore``. Subclasses of nn.Linear are left alone too, because their owners may
+    read the weight directly, as nn.MultiheadAttention does. nn.TransformerEncoderLayer reads it on its fast path: turn
     that off with ``torch.backends.mha.set_fastpath_enabled(False)``.
 
     >>> import torch
@@ -33,7 +33,7 @@ def quantize_model(model: nn.Module, *, ignore: Sequence[str] = ("lm_head",), mo
     def ignored(name: str) -> bool:
         return any(re.match(p[3:], name) is not None if p.startswith("re:") else p == name for p in ignore)
 
-    # A module may be there under several names, and stays one module.
+    # A module that has several names stays one module.
     named = model.named_modules(remove_duplicate=False)
     linears = [(name, module) for name, module in named if type(module) is nn.Linear and not ignored(name)]
     made: Dict[nn.Linear, QuantizedLinear] = {}

@@ -1,4 +1,4 @@
-"""A writer of safetensors files, so that calibration needs no further package."""
+"""A writer of safetensors files, so that calibration does not need the package safetensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def write_safetensors(path: str, tensors: Mapping[str, Tensor]) -> None:
-    """float32 tensors only. The file appears whole or not at all."""
+    """float32 tensors only. The file is complete or absent, never partly written."""
     header: Dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, tensor in tensors.items():

@@ -13,15 +13,15 @@ def check_device(tensor: Tensor, what: str) -> None:
 
 
 def plain(tensor: Tensor) -> Tensor:
-    # The plain functions refuse both. DLPack has no word for torch's negated views (z.conj().imag is one): it shows the
-    # memory, where the sign is wrong.
+    # The functions of kvant refuse tensors that require gradients. DLPack cannot express torch's negated views, such as
+    # z.conj().imag: it shows the memory, where the sign is wrong.
     if tensor.requires_grad:
         tensor = tensor.detach()
     return tensor.resolve_neg() if tensor.is_neg() else tensor
 
 
 def keep_dtypes(module: nn.Module, before: Dict[str, Optional[Tensor]]) -> None:
-    # model.half() is about the type that activations have. Scales and ranges stay exact.
+    # model.half() is meant for activations. Scales and ranges keep their types.
     for name, old in before.items():
         new = module._buffers[name]
         if old is not None and new is not None and old.dtype != new.dtype:

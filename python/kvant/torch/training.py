@@ -16,20 +16,20 @@ from .tensors import check_device, keep_dtypes, plain
 class FakeQuantize(nn.Module):
     """Fake quantization that finds its own scale, for quantization-aware training.
 
-    In the beginning every call quantizes by the range of its own input, with the scale that
-    ``kvant.dynamic_range_quantize`` finds. For a range that is the same for every input::
+    At first every call quantizes by the range of its own input, with the scale that ``kvant.dynamic_range_quantize``
+    finds. To get one range for all inputs::
 
-        fq.observe()        from here each call extends the range that was seen, and quantizes by it
+        fq.observe()        from here on each call extends the observed range, and quantizes by it
         for x in batches:
             fq(x)
-        fq.freeze()         from here scale and zero point are fixed
+        fq.freeze()         from here on scale and zero point are fixed
 
-    The range and what follows from it are buffers; ``state_dict`` has them, and the stage.
+    Range, scale and zero point are buffers. ``state_dict`` has them and the stage.
 
-    dtype: "int8", "uint8", "int4" or "uint4", whose limits are q_min and q_max unless these are given.
+    dtype: "int8", "uint8", "int4" or "uint4"; its limits are the defaults of q_min and q_max.
     mode: "symmetric" or "asymmetric". include_zero: asymmetric ranges are extended to contain 0.
     scope: "tensor", "channel" (with axis), "token" (each row) or "group" (with group_size, along axis or the last).
-    Only the first two can be observed, as rows of one batch are not those of the next.
+    Only "tensor" and "channel" can be observed, because the rows of one batch are not those of the next.
 
     >>> import torch
     >>> fq = FakeQuantize("int4")
@@ -77,19 +77,19 @@ class FakeQuantize(nn.Module):
             raise ValueError(f"scope='channel' needs axis, and scope={scope!r} has axis={axis}")
         if (scope == "group") != (group_size is not None):
             raise ValueError(f"scope='group' needs group_size, and scope={scope!r} has group_size={group_size}")
-        lowest, highest = _kvant.code_ranges[dtype]
+        code_min, code_max = _kvant.code_ranges[dtype]
         self.dtype = dtype
         self.mode = mode
         self.scope = scope
         self.axis = axis
         self.group_size = group_size
-        self.q_min = lowest if q_min is None else q_min
-        self.q_max = highest if q_max is None else q_max
-        if not lowest <= self.q_min < self.q_max <= highest:
+        self.q_min = code_min if q_min is None else q_min
+        self.q_max = code_max if q_max is None else q_max
+        if not code_min <= self.q_min < self.q_max <= code_max:
             raise ValueError(f"q_min {self.q_min} and q_max {self.q_max} are not a range within {dtype}")
         self.include_zero = include_zero
         self.numerics = numerics
-        # How many channels there are shows with the first input; until then there is nothing.
+        # The first input tells how many channels there are. Until then the buffers are empty.
         self.register_buffer("range_min", torch.empty(0))
         self.register_buffer("range_max", torch.empty(0))
         self.register_buffer("scale", torch.empty(0))
@@ -101,7 +101,7 @@ class FakeQuantize(nn.Module):
         """"dynamic", "observing" or "frozen"."""
         return self._stage
 
-    # A buffer would have to be read in every call, which nothing on the device "meta" can be.
+    # Not a buffer: that would be read in every call, and buffers on the device "meta" cannot be read.
     def get_extra_state(self) -> Tensor:
         return torch.tensor(self._STAGES.index(self._stage), dtype=torch.uint8)
 
@@ -109,7 +109,7 @@ class FakeQuantize(nn.Module):
         self._stage = self._STAGES[int(state)]
 
     def observe(self) -> Self:
-        """From here each call extends the range that was seen, which begins empty, and quantizes by it."""
+        """Starts with an empty range. From here on each call extends it, and quantizes by it."""
         if self.scope not in ("tensor", "channel"):
             raise ValueError(f"a range per {self.scope} cannot be observed: it belongs to one input; leave it dynamic")
         self._enter("observing", torch.empty(0), torch.empty(0, dtype=torch.int32))
@@ -117,7 +117,7 @@ class FakeQuantize(nn.Module):
         return self
 
     def freeze(self) -> Self:
-        """Fixes scale and zero point to those of the range that was observed."""
+        """Fixes scale and zero point to those of the observed range."""
         if self.stage != "observing" or self.range_min.numel() == 0:
             raise RuntimeError("there is no range to freeze: call observe(), then the module on some inputs")
         if torch.isinf(self.range_min).any():
@@ -126,7 +126,7 @@ class FakeQuantize(nn.Module):
         return self
 
     def _enter(self, stage: str, scale: Tensor, zero_point: Tensor) -> None:
-        # Whoever observes in inference mode may train afterwards, and autograd saves no tensors that were made there.
+        # One may observe in inference mode and train later, and autograd cannot save tensors made in inference mode.
         with torch.inference_mode(False):
             self.scale, self.zero_point = scale.clone(), zero_point.clone()
             self._stage = stage
@@ -167,7 +167,7 @@ class FakeQuantize(nn.Module):
         extend_range(x, self.scope, self.axis, self.range_min, self.range_max, None)
 
     def _parameters_of_range(self) -> Tuple[Tensor, Tensor]:
-        # Whatever has this least and this greatest value has these parameters; so the ends themselves are quantized.
+        # Scale and zero point depend on min and max alone, so it is enough to quantize these two.
         ends = torch.stack([self.range_min, self.range_max], 1)
         _, scale, zero_point = self._dynamic_range(ends, "token", None, None)
         return scale, zero_point
