@@ -109,11 +109,10 @@ struct Definition {
   }
 
   static Buffers buffers(const Descriptor& descriptor, const auto& arguments) {
-    const ElementKind floats = is_float(descriptor.input) ? descriptor.input : descriptor.output;
     return {plan_input(arguments.or_none("input"_name), "input"),
             plan_input(arguments.or_none("grad_output"_name), "grad_output"),
             plan_output(arguments[kOutput], kOutput.kText, Presence::required),
-            plan_scale(arguments["scale"_name], "scale", scale_kind(floats)),
+            plan_scale(arguments["scale"_name], "scale", scale_kind_of(descriptor)),
             plan_zero_point(arguments.or_none("zero_point"_name), "zero_point")};
   }
 

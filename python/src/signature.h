@@ -1,6 +1,6 @@
-// Parameters of Python's methods as data: a list of names with defaults.
+// Parameters of Python's functions and methods as data: a list of names with defaults.
 //
-// One list gives pybind11 the signature and gives the code its arguments by name, so no list is written twice. Names
+// One list gives Python the signature and gives the code its arguments by name, so no list is written twice. Names
 // are found at compile time: one that is misspelt does not compile.
 #pragma once
 
@@ -33,6 +33,9 @@ constexpr auto joined(const std::array<Parameter, kFirst>& first, const std::arr
   std::copy(second.begin(), second.end(), std::copy(first.begin(), first.end(), all.begin()));
   return all;
 }
+
+// Parameters without defaults.
+constexpr auto names(const auto&... each) { return std::array{Parameter{each}...}; }
 
 template <std::size_t kSize>
 struct Literal {
@@ -67,6 +70,7 @@ class NamedArguments {
   using Tuple = decltype(types(std::make_index_sequence<kCount>()));
 
   explicit NamedArguments(const Tuple& values) : values_(values) {}
+  explicit NamedArguments(PyObject* const* values) : values_(tuple_of(values, std::make_index_sequence<kCount>())) {}
 
   template <class Name>
   static constexpr bool has(Name /*name*/) {
@@ -86,6 +90,11 @@ class NamedArguments {
   }
 
  private:
+  template <std::size_t... kIndices>
+  static Tuple tuple_of(PyObject* const* values, std::index_sequence<kIndices...>) {
+    return {values[kIndices]...};
+  }
+
   Tuple values_;
 };
 
