@@ -1,4 +1,4 @@
-"""kvant: quantization for neural networks; one arithmetic, the same bits everywhere.
+"""kvant: quantization for neural networks. One definition of the arithmetic, the same bits everywhere.
 
 >>> import numpy as np, kvant
 >>> x = np.array([[0.1, -0.7, 1.5], [3.0, 0.0, -6.0]], np.float32)
@@ -10,10 +10,10 @@ array([[   8,  -59,  127],
 array([[ 0.09448819, -0.6968504 ,  1.5       ],
        [ 3.023622  ,  0.        , -6.        ]], dtype=float32)
 
-Functions return new arrays, or write to ``out=``: see ``help(kvant.elementwise)`` for what they share. ``kvant.plan``
-has the plans themselves, ``kvant.torch`` autograd for torch.
+Functions return new arrays, or write to ``out=``. ``help(kvant.elementwise)`` explains what all of them share.
+``kvant.plan`` has the plans themselves, ``kvant.torch`` has gradients and modules for torch.
 
-The extension needs two libraries of the system: libstdc++ (6) and oneTBB (libtbb.so.12; Debian's package libtbb12).
+The extension needs two system libraries: libstdc++ (libstdc++.so.6) and oneTBB (libtbb.so.12; Debian package libtbb12).
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ __all__ = [
 ]
 
 
-if not _typing.TYPE_CHECKING:  # a checker would take every name for one that is there
+if not _typing.TYPE_CHECKING:  # a type checker would accept every name
 
     def __getattr__(name: str) -> Any:
-        # kvant.torch is imported when it is first asked for: torch takes seconds to import and may not be there.
+        # kvant.torch is imported when it is first used: torch takes seconds to import and may not be installed.
         if name == "torch":
             import importlib
 

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 version: str
+code_ranges: Dict[str, Tuple[int, int]]
 
 def set_num_threads(threads: int) -> None: ...
 def get_num_threads() -> int: ...

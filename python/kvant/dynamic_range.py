@@ -1,4 +1,4 @@
-"""Dynamic-range quantization: scale and zero point from the data's own range, and the codes, in one pass."""
+"""Dynamic-range quantization: scale and zero point come from the range of the data, in one pass with the codes."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def dynamic_range_quantize(
 
         q = clamp(rne(x / scale) + zero_point, q_min, q_max)
 
-    scope: "token" (each row), "tensor", "channel" (needs ``axis``) or "group" (needs ``group_size``; along ``axis``,
-    the last unless given). ``scale`` and ``zero_point`` have the shape that ``dequantize_per_<scope>`` takes; scales
-    are float32, or float64 for float64 data, zero points int32.
+    scope: "token" (each row), "tensor", "channel" (needs ``axis``) or "group" (needs ``group_size``; along ``axis``, by
+    default the last). ``scale`` and ``zero_point`` have the shape that ``dequantize_per_<scope>`` takes. Scales are
+    float32 (float64 for float64 data), zero points int32.
 
-    include_zero: asymmetric ranges are extended to contain 0, and the zero point is a code; with dtype="uint8" and
-    scope="tensor" this is ONNX's DynamicQuantizeLinear. Without it the zero point may lie outside the code type.
+    include_zero: asymmetric ranges are extended to contain 0, so that the zero point is a code. With dtype="uint8" and
+    scope="tensor" this is ONNX's DynamicQuantizeLinear. Without it the zero point may be outside the code type.
 
-    A segment of zeros, or without a finite value, has scale 1. A constant comes back exactly from asymmetric mode.
-    Scales are always finite and positive. NaN becomes the zero point, infinities the ends.
+    A segment of zeros, or without any finite value, has scale 1. Asymmetric mode returns constants exactly. Scales are
+    always finite and positive. NaN becomes the zero point, infinities become q_min and q_max.
 
     out: a tuple (q, scale, zero_point) of arrays to write to; each may be None.
 

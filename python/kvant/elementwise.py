@@ -12,19 +12,19 @@ scope       one scale for                                shape of ``scale`` and 
             ``axis``; the last group may be shorter      in place of ``x.shape[axis]``
 =========== ============================================ ============================================
 
-Parameters may also be given flat. Scales are float32 (float64 for float64 data); other floating types are converted.
-Zero points are integers, one for all or one for each scale; None is 0. A scale given as one number must be finite and
-positive; arrays of scales are not scanned.
+Scales and zero points may also be given as flat arrays. Scales are float32 (float64 for float64 data); other
+floating-point types are converted. Zero points are integers, one for all elements or one for each scale; None means 0.
+A scale given as one number must be finite and positive. Arrays of scales are not checked for this.
 
-In all formulas ``rne`` rounds to nearest, ties to even, and ``x / scale`` is the correctly rounded quotient
+In all formulas ``rne`` rounds to nearest, ties to even. ``x / scale`` is the correctly rounded quotient
 (``numerics="exact"``, as in ONNX) or ``x * (1 / scale)`` (``numerics="reciprocal"``, as in PyTorch on CPUs). float64
-computes in float64, all else in float32 with one rounding at the end. The result is the same, bit for bit, for any
-number of threads and any instruction set. NaN quantizes to the zero point, infinities to the ends of the range.
+data is computed in float64, everything else in float32 with one rounding at the end. The result is the same, bit for
+bit, for any number of threads and any instruction set. NaN quantizes to the zero point, infinities to q_min and q_max.
 
-Arrays are numpy arrays or anything that speaks DLPack, on the CPU. A torch tensor gives torch tensors back, everything
-else gives numpy arrays. bfloat16 is uint16 in numpy (or ml_dtypes.bfloat16). Inputs that are not in C order are copied
-(rows with a gap between them are not: ``x[:, :64]`` is read in place); ``out`` must be writable and in C order, again
-up to gaps between rows, and is returned.
+Arrays are numpy arrays, or anything that supports DLPack, on the CPU. For a torch tensor the result is a torch tensor,
+for everything else a numpy array. numpy has no bfloat16: it is uint16 there (or ml_dtypes.bfloat16). Inputs that are
+not in C order are copied. Gaps between rows need no copy: ``x[:, :64]`` is read in place. ``out`` must be writable and
+in C order, where gaps between rows are allowed too, and is returned.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def quantize_per_tensor(
 
     x: float32, float64, float16 or bfloat16, any shape of up to 8 dimensions.
     dtype: "int8", "uint8", "int4" or "uint4"; the 4-bit ones give a PackedInt4.
-    q_min, q_max: a narrower range of codes; the type's limits unless given.
+    q_min, q_max: a narrower range of codes; by default the limits of the type.
 
     >>> import numpy as np
     >>> quantize_per_tensor(np.array([-1.0, 0.25, 0.5, 9.0], np.float32), 0.5, 1)
@@ -96,7 +96,7 @@ def quantize_per_channel(
     numerics: str = "exact",
     out: Any = None,
 ) -> Any:
-    """Floating point to integer codes, one scale for each index of ``axis`` (negative: from the end).
+    """Floating point to integer codes, one scale for each index of ``axis`` (a negative axis counts from the end).
 
     ``q = clamp(rne(x / scale[c]) + zero_point[c], q_min, q_max)``
 
@@ -231,9 +231,9 @@ def fake_quantize(
 
     ``y = scale * (clamp(rne(x / scale) + zero_point, q_min, q_max) - zero_point)``
 
-    Per tensor; with ``axis`` per channel; with ``group_size`` per group along ``axis`` (the last unless given); with
-    ``scope="token"`` per row. NaN stays NaN. ``out`` may be ``x`` itself. For gradients in torch see
-    ``kvant.torch.fake_quantize``.
+    One scale per tensor by default, per channel with ``axis``, per group with ``group_size`` (along ``axis``, by
+    default the last), per row with ``scope="token"``. NaN stays NaN. ``out`` may be ``x`` itself. For gradients in
+    torch see ``kvant.torch.fake_quantize``.
 
     >>> import numpy as np
     >>> fake_quantize(np.array([-9.0, 0.3, 0.6], np.float32), 0.25, 0, -8, 7)
@@ -260,7 +260,7 @@ def quantize_backward(
 
     ``dx = dy / scale  where  q_min <= rne(x / scale) + zero_point <= q_max,  else 0``
 
-    ``dy`` has the dtype and shape of ``x``. The range must lie in that of int8 or of uint8. Scopes as in fake_quantize.
+    ``dy`` has the dtype and shape of ``x``. q_min and q_max must fit int8 or uint8. Scopes are those of fake_quantize.
 
     >>> import numpy as np
     >>> x = np.array([-9.0, 0.3, 0.6], np.float32)

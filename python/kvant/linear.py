@@ -1,15 +1,15 @@
-"""W8A8 linear layers: 8-bit matrix products with exact sums, and one rounding on the way out.
+"""W8A8 linear layers: 8-bit matrix products with exact sums.
 
 ``y[m, n] = (act_scale[m] * weight_scale[n]) * sum_k (a[m, k] - act_zero_point[m]) * (w[n, k] - weight_zero_point[n])
 + bias[n]``
 
-The sum is exact for all codes and any number of features; then the product of the scales, times the sum, plus the
-bias, in float32 (float64 for float64 results) and one rounding to the result's type. The same bits come out for any
-number of threads and any instruction set, from a packed weight or a plain one.
+The sum is exact, for all codes and any number of features. The product of the scales, times the sum, plus the bias is
+computed in float32 (float64 for float64 results) and rounded once to the type of the result. The bits are the same for
+any number of threads and any instruction set, and for packed and plain weights.
 
 Activations are ``[..., K]``, weights ``[N, K]``, results ``[..., N]``. ``weight_scale``: a number, ``[N]``, or
-``[N, 1]`` as checkpoints hold it. ``bias``: None or ``[N]``; what is neither the result's type nor float32 is
-converted. A weight that is used more than once should be a PackedWeight: a plain one is rearranged in every call.
+``[N, 1]`` as in checkpoints. ``bias``: None or ``[N]``; it is converted unless it is float32 or has the result's type.
+A weight that is used more than once should be a PackedWeight, because a plain one is rearranged in every call.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def w8a8_linear(
     dtype: Any = "float32",
     out: Any = None,
 ) -> Any:
-    """A linear layer on codes: the activation comes quantized, with one scale per token or one for all.
+    """A linear layer on codes: the activation is already quantized, with one scale per token or one for all.
 
     act_q: int8 or uint8 ``[..., K]`` (or PackedInt4); act_scale and act_zero_point: a number, or one for each row.
     weight_q: int8 or uint8 ``[N, K]``, a PackedInt4 or a PackedWeight. dtype: of the result.
@@ -65,7 +65,7 @@ def smoothquant_linear(
     dtype: Any = "float32",
     out: Any = None,
 ) -> Any:
-    """SmoothQuant's static form: one calibrated activation scale for all tokens, a number.
+    """The static form of SmoothQuant: one calibrated activation scale, a number, for all tokens.
 
     ``y = (act_scale * weight_scale[n]) * sum_k (a - act_zero_point) * (w - weight_zero_point[n]) + bias[n]``
 
@@ -97,9 +97,10 @@ def quantized_linear(
 ) -> Any:
     """A linear layer on floating point: the activation is quantized to int8 inside, token by token.
 
-    Each row of ``x`` is quantized by its own range, as ``dynamic_range_quantize(x, mode=mode)`` does; with ``act_scale``
-    (and ``act_zero_point``) by that static scale instead. With ``smooth`` (K numbers) ``x / smooth`` takes the place of
-    ``x``: SmoothQuant where no norm can take the division. Then ``y`` is as in ``w8a8_linear``, in the type of ``x``.
+    Each row of ``x`` is quantized by its own range, as in ``dynamic_range_quantize(x, mode=mode)``. With ``act_scale``
+    (and ``act_zero_point``) all rows are quantized by that static scale instead. With ``smooth`` (K numbers)
+    ``x / smooth`` replaces ``x``: this is SmoothQuant where no norm can absorb the division. The rest is as in
+    ``w8a8_linear``. The result has the type of ``x``.
 
     x: float32, float64, float16 or bfloat16 ``[..., K]``.
 

@@ -1,6 +1,6 @@
-"""The plans themselves, for those who want no allocation and no conversion.
+"""The plans themselves, for code that wants no allocation and no conversion.
 
-A plan is selected once for a shape and element types, and run as often as wanted::
+A plan is selected once for a shape and element types, and then run any number of times::
 
     plan = QuantizePlan.select((64, 128), input="float32", output="int8", scope="token")
     plan.run(input=x, output=q, scale=scale)
@@ -8,24 +8,24 @@ A plan is selected once for a shape and element types, and run as often as wante
 Every plan has
 
 ``select(...)``
-    refuses what shapes and types show (ValueError, NotImplementedError), and picks the kernel;
+    checks shapes and types (ValueError, NotImplementedError), and chooses the kernel;
 ``can_implement(...)``
-    every check that needs the buffers; returns a Status, which is true if the plan can run them and else has a
+    makes every check that needs the buffers, and returns a Status: true if the plan can run, otherwise it has a
     ``code`` and a ``message``;
 ``workspace_size()``
-    bytes of scratch memory that ``run`` wants as ``workspace=``, a writable uint8 array;
+    the bytes of scratch memory that ``run`` needs as ``workspace=``, a writable uint8 array;
 ``sku()`` and ``precision_guarantee()``
     which kernel runs, and what it promises;
 ``run(...)``
-    checks again, then runs with the GIL released; it raises, and writes nothing, where it refuses.
+    checks again, then runs with the GIL released. If a check fails, it raises and writes nothing.
 
-Buffers are used as they are: the dtype must be the plan's, scales float32 (float64 for float64 data), zero points
-int32, all in C order up to gaps between rows. What would need a copy is refused. Scales and zero points may be numbers
-where the formula has one for all.
+Buffers are never converted or copied. The dtype must be the plan's; scales are float32 (float64 for float64 data) and
+zero points int32. Arrays must be in C order, where gaps between rows are allowed. Scales and zero points may be numbers
+where the formula has one for all elements.
 
-All ``select`` take ``numerics``, ``isa`` ("scalar" or "avx2"; what is absent is an error, never a fallback) and
-``stream``; ``run`` takes ``stream`` too. Without a stream, work runs on ``kvant.get_num_threads()`` threads. Plans never
-change: one may be used by many threads.
+``select`` takes ``isa`` ("scalar" or "avx2"; an instruction set that this machine lacks is an error, never a fallback)
+and ``stream``, and ``numerics`` where the formula divides by a scale. ``run`` takes ``stream`` too. Without a stream,
+work runs on ``kvant.get_num_threads()`` threads. Plans never change, so many threads may share one.
 
 >>> import numpy as np
 >>> plan = QuantizePlan.select((2, 3), input="float32", output="int8", scope="channel", axis=0)

@@ -1,4 +1,4 @@
-"""SmoothQuant: moves the difficulty of outlier channels from activations into weights."""
+"""SmoothQuant: moves the outliers of activation channels into the weights, which are easier to quantize."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def smooth_scales(act_absmax: Any, weights: Any, alpha: float = 0.5, *, out: Any
     ``w_j = max(max|W_j|, 1e-5)      s_j = max(max|X_j|^alpha / w_j^(1 - alpha), 1e-5)``
 
     act_absmax: ``[K]``, max|X_j| over the calibration data, finite and not negative. weights: an array ``[N, K]`` or a
-    sequence of them. Returns float32 ``[K]``. alpha 0.5 suits OPT and BLOOM, 0.8 to 0.9 Llama-like models.
+    sequence of them. Returns float32 ``[K]``. Use alpha 0.5 for OPT and BLOOM, 0.8 to 0.9 for Llama-like models.
 
     >>> import numpy as np
     >>> smooth_scales(np.array([16.0, 1.0], np.float32), np.array([[1.0, 0.25], [-4.0, 0.5]], np.float32))
@@ -25,12 +25,12 @@ def smooth_scales(act_absmax: Any, weights: Any, alpha: float = 0.5, *, out: Any
 
 
 def apply_smoothing(scales: Any, norm_weight: Any, weights: Any, norm_bias: Any = None) -> None:
-    """Folds ``s`` into a norm and the linears behind it, in place; their outputs stay what they were, but for rounding.
+    """Folds ``s`` into a norm and the linears after it, in place. Their outputs stay the same except for rounding.
 
     ``norm_weight[j] /= s_j      norm_bias[j] /= s_j      W[:, j] *= s_j``
 
-    weights: an array ``[N, K]`` or a sequence of them, writable and in C order. Refuses, and writes nothing, where a
-    finite value would overflow its type. Wrong for norms that multiply by ``1 + w``, as Gemma's do.
+    weights: an array ``[N, K]`` or a sequence of them, writable and in C order. If a finite value would overflow its
+    type, this raises ValueError and writes nothing. Do not use it for norms that multiply by ``1 + w``, as in Gemma.
 
     >>> import numpy as np
     >>> norm, w = np.ones(2, np.float32), np.ones((1, 2), np.float32)

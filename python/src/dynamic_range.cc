@@ -11,26 +11,29 @@
 namespace kvant::python {
 namespace {
 
-// x, mode, scope, axis, group_size, dtype, q_min, q_max, include_zero, numerics, out
-py::object dynamic_range_quantize(Arguments a) {
-  const Input x = input(a[0], "x", Elements::floats);
-  const DynamicRangeQuantizeDescriptor descriptor{.shape = x.view.shape,
-                                                  .scope = granularity_of(a[2], a[3], a[4]),
-                                                  .mode = mode_of(a[1]),
-                                                  .include_zero = boolean(a[8], "include_zero"),
-                                                  .q_min = optional_integer32(a[6], "q_min"),
-                                                  .q_max = optional_integer32(a[7], "q_max"),
-                                                  .input = x.view.kind,
-                                                  .output = code_kind(a[5]).kind};
+constexpr auto kDynamicRangeQuantize =
+    names("x", "mode", "scope", "axis", "group_size", "dtype", "q_min", "q_max", "include_zero", "numerics", "out");
+py::object dynamic_range_quantize(const NamedArguments<kDynamicRangeQuantize>& a) {
+  const Input x = input(a["x"_name], "x", Elements::floats);
+  const DynamicRangeQuantizeDescriptor descriptor{
+      .shape = x.view.shape,
+      .scope = granularity_of(a["scope"_name], a["axis"_name], a["group_size"_name]),
+      .mode = mode_of(a["mode"_name]),
+      .include_zero = boolean(a["include_zero"_name], "include_zero"),
+      .q_min = optional_integer32(a["q_min"_name], "q_min"),
+      .q_max = optional_integer32(a["q_max"_name], "q_max"),
+      .input = x.view.kind,
+      .output = code_kind(a["dtype"_name]).kind};
   py::object given[3] = {py::none(), py::none(), py::none()};
-  const py::handle out = a[10];
+  const py::handle out = a["out"_name];
   if (!out.is_none()) {
     if (!PyTuple_Check(out.ptr()) || PyTuple_GET_SIZE(out.ptr()) != 3)
       refuse(fmt::format("out {} must be a tuple (q, scale, zero_point), each an array or None", printed(out)));
     for (int i = 0; i < 3; ++i) given[i] = py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(out.ptr(), i));
   }
   const Stream stream = current_stream();
-  const auto plan = value_of(AnyDynamicRangeQuantizePlan::select(stream, descriptor, {.numerics = numerics_of(a[9])}));
+  const auto plan =
+      value_of(AnyDynamicRangeQuantizePlan::select(stream, descriptor, {.numerics = numerics_of(a["numerics"_name])}));
   const Shape parameters = value_of(parameter_shape(descriptor.shape, descriptor.scope));
   const Flavor flavor = x.array.flavor;
   Output q = output(given[0], "out[0]", *descriptor.output, descriptor.shape, flavor);
@@ -50,7 +53,8 @@ py::object dynamic_range_quantize(Arguments a) {
 }  // namespace
 
 void register_dynamic_range(py::module_& module) {
-  static PyMethodDef methods[] = {function<11, dynamic_range_quantize>("dynamic_range_quantize"), {}};
+  static PyMethodDef methods[] = {function<kDynamicRangeQuantize, dynamic_range_quantize>("dynamic_range_quantize"),
+                                  {}};
   if (PyModule_AddFunctions(module.ptr(), methods) != 0) throw py::error_already_set();
 }
 

@@ -8,22 +8,20 @@
 #include <cstddef>
 
 #include "refusal.h"
+#include "signature.h"
 #include "threads.h"
 
 namespace kvant::python {
 
-// The arguments of one call.
-using Arguments = PyObject* const*;
-
-template <std::size_t kCount, py::object (*kFunction)(Arguments)>
+template <const auto& kParameters, py::object (*kFunction)(const NamedArguments<kParameters>&)>
 KVANT_CATCHES_FORCED_UNWIND PyObject* call(PyObject* /*module*/, PyObject* const* arguments,
                                            Py_ssize_t count) noexcept {
-  if (count != static_cast<Py_ssize_t>(kCount)) {
-    PyErr_Format(PyExc_TypeError, "expected %zu arguments, got %zd", kCount, count);
+  if (count != static_cast<Py_ssize_t>(kParameters.size())) {
+    PyErr_Format(PyExc_TypeError, "expected %zu arguments, got %zd", kParameters.size(), count);
     return nullptr;
   }
   try {
-    return kFunction(arguments).release().ptr();
+    return kFunction(NamedArguments<kParameters>(arguments)).release().ptr();
   } catch (abi::__forced_unwind&) {
     wait_for_the_end();
   } catch (...) {
@@ -36,10 +34,10 @@ KVANT_CATCHES_FORCED_UNWIND PyObject* call(PyObject* /*module*/, PyObject* const
 // refused; X(...) does not pass this way. Classes are final, because subclasses would.
 void refuse_new(py::handle type);
 
-template <std::size_t kCount, py::object (*kFunction)(Arguments)>
+template <const auto& kParameters, py::object (*kFunction)(const NamedArguments<kParameters>&)>
 PyMethodDef function(const char* name) {
   // Through void*: this is what METH_FASTCALL promises the pointer to be.
-  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&call<kCount, kFunction>)), METH_FASTCALL,
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&call<kParameters, kFunction>)), METH_FASTCALL,
           nullptr};
 }
 
@@ -49,7 +47,10 @@ void register_linear(py::module_& module);
 void register_smoothing(py::module_& module);
 void register_packed_weight(py::module_& module);
 void register_observer(py::module_& module);
-void register_plans(py::module_& module);
+void register_plan_answers(py::module_& module);
+void register_elementwise_plans(py::module_& module);
+void register_range_plans(py::module_& module);
+void register_linear_plans(py::module_& module);
 void register_info(py::module_& module);
 
 }  // namespace kvant::python

@@ -1,6 +1,7 @@
 // kvant.info(): what this build has and this machine runs.
 #include <pybind11/stl.h>
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,11 +20,26 @@ std::string isa_for(const Stream& stream, std::optional<ArchSku> isa) {
   return plan.ok() ? std::string(name(plan->sku().arch)) : std::string();
 }
 
+std::vector<std::string> dtype_names(std::span<const Dtype> dtypes) {
+  std::vector<std::string> names;
+  for (const Dtype& dtype : dtypes) names.emplace_back(dtype.name);
+  return names;
+}
+
+// The limits of every code type by its name.
+py::dict code_ranges() {
+  py::dict ranges;
+  for (const Dtype& dtype : code_dtypes())
+    ranges[py::str(dtype.name.data())] = py::make_tuple(code_range(dtype.kind).min, code_range(dtype.kind).max);
+  return ranges;
+}
+
 py::dict info() {
   const Stream stream = current_stream();
   std::vector<std::string> available;
-  for (const ArchSku isa : {ArchSku::avx2, ArchSku::scalar})
-    if (!isa_for(stream, isa).empty()) available.push_back(isa_for(stream, isa));
+  const std::span<const ArchSku> all = isas();
+  for (auto isa = all.rbegin(); isa != all.rend(); ++isa)  // the fastest first
+    if (!isa_for(stream, *isa).empty()) available.push_back(isa_for(stream, *isa));
   const auto chosen = ElementwisePlan::select(stream, {.shape = {1}});
   check(chosen.status());  // KVANT_FORCE_ISA names what this machine lacks
   py::dict facts;
@@ -37,8 +53,8 @@ py::dict info() {
 #else
   facts["compiler"] = "GCC " __VERSION__;
 #endif
-  facts["float_dtypes"] = std::vector<std::string>{"float32", "float64", "float16", "bfloat16"};
-  facts["code_dtypes"] = std::vector<std::string>{"int8", "uint8", "int4", "uint4"};
+  facts["float_dtypes"] = dtype_names(float_dtypes());
+  facts["code_dtypes"] = dtype_names(code_dtypes());
   facts["system_libraries"] = std::vector<std::string>{"libstdc++.so.6", "libtbb.so.12"};
   return facts;
 }
@@ -47,6 +63,7 @@ py::dict info() {
 
 void register_info(py::module_& module) {
   module.attr("version") = std::string(version());
+  module.attr("code_ranges") = code_ranges();
   module.def(
       "info", &info,
       "What this build has and this machine runs, as a dict: version, isa (the instruction set that plans get),\n"

@@ -97,76 +97,81 @@ py::object run(const Descriptor& descriptor, Numerics numerics, const Call& call
   return output.finish();
 }
 
-// act_q, act_scale, act_zero_point, weight, weight_scale, weight_zero_point, bias, dtype, out
-py::object w8a8_linear(Arguments a) {
-  const Input activation = byte_codes(a[0], "act_q");
-  const Weight weight = weight_of(a[3], "weight_q");
-  const NamedKind dtype = float_kind(a[7]);
+constexpr auto kLinearOfCodes = names("act_q", "act_scale", "act_zero_point", "weight", "weight_scale",
+                                      "weight_zero_point", "bias", "dtype", "out");
+py::object w8a8_linear(const NamedArguments<kLinearOfCodes>& a) {
+  const Input activation = byte_codes(a["act_q"_name], "act_q");
+  const Weight weight = weight_of(a["weight"_name], "weight_q");
+  const NamedKind dtype = float_kind(a["dtype"_name]);
   const Rows rows = rows_of(activation.view.shape, "act_q", weight.out_features);
-  const ParameterInput act_scale = scale_input(a[1], "act_scale", scale_kind(dtype.kind), true);
-  const ParameterInput act_zero_point = zero_point_input(a[2], "act_zero_point");
-  return run(
-      W8A8LinearDescriptor{.max_rows = rows.count,
-                           .in_features = rows.in_features,
-                           .out_features = weight.out_features,
-                           .activation = activation.view.kind,
-                           .weight = weight.kind,
-                           .output = dtype.kind},
-      Numerics::exact, {&activation.view, &act_scale.value, &act_zero_point.value, nullptr, weight, a[4], a[5], a[6]},
-      output(a[8], "out", dtype.kind, rows.output, dtype.ml_dtypes ? Flavor::ml_dtypes : activation.array.flavor));
-}
-
-// act_q, act_scale, act_zero_point, weight, weight_scale, weight_zero_point, bias, dtype, out
-py::object smoothquant_linear(Arguments a) {
-  const Input activation = byte_codes(a[0], "act_q");
-  const Weight weight = weight_of(a[3], "weight_q");
-  const NamedKind dtype = float_kind(a[7]);
-  const Rows rows = rows_of(activation.view.shape, "act_q", weight.out_features);
-  return run(
-      SmoothQuantLinearDescriptor{.max_rows = rows.count,
+  const ParameterInput act_scale = scale_input(a["act_scale"_name], "act_scale", scale_kind(dtype.kind), true);
+  const ParameterInput act_zero_point = zero_point_input(a["act_zero_point"_name], "act_zero_point");
+  return run(W8A8LinearDescriptor{.max_rows = rows.count,
                                   .in_features = rows.in_features,
                                   .out_features = weight.out_features,
-                                  .act_scale = number(a[1], "act_scale"),
-                                  .act_zero_point = integer32(a[2], "act_zero_point"),
                                   .activation = activation.view.kind,
                                   .weight = weight.kind,
                                   .output = dtype.kind},
-      Numerics::exact, {&activation.view, nullptr, nullptr, nullptr, weight, a[4], a[5], a[6]},
-      output(a[8], "out", dtype.kind, rows.output, dtype.ml_dtypes ? Flavor::ml_dtypes : activation.array.flavor));
+             Numerics::exact,
+             {&activation.view, &act_scale.value, &act_zero_point.value, nullptr, weight, a["weight_scale"_name],
+              a["weight_zero_point"_name], a["bias"_name]},
+             output(a["out"_name], "out", dtype.kind, rows.output,
+                    dtype.ml_dtypes ? Flavor::ml_dtypes : activation.array.flavor));
 }
 
-// x, weight, weight_scale, weight_zero_point, bias, mode, include_zero, act_scale, act_zero_point, smooth, numerics,
-// out
-py::object quantized_linear(Arguments a) {
-  const Input x = input(a[0], "x", Elements::floats);
-  const Weight weight = weight_of(a[1], "weight");
+py::object smoothquant_linear(const NamedArguments<kLinearOfCodes>& a) {
+  const Input activation = byte_codes(a["act_q"_name], "act_q");
+  const Weight weight = weight_of(a["weight"_name], "weight_q");
+  const NamedKind dtype = float_kind(a["dtype"_name]);
+  const Rows rows = rows_of(activation.view.shape, "act_q", weight.out_features);
+  return run(SmoothQuantLinearDescriptor{.max_rows = rows.count,
+                                         .in_features = rows.in_features,
+                                         .out_features = weight.out_features,
+                                         .act_scale = number(a["act_scale"_name], "act_scale"),
+                                         .act_zero_point = integer32(a["act_zero_point"_name], "act_zero_point"),
+                                         .activation = activation.view.kind,
+                                         .weight = weight.kind,
+                                         .output = dtype.kind},
+             Numerics::exact,
+             {&activation.view, nullptr, nullptr, nullptr, weight, a["weight_scale"_name], a["weight_zero_point"_name],
+              a["bias"_name]},
+             output(a["out"_name], "out", dtype.kind, rows.output,
+                    dtype.ml_dtypes ? Flavor::ml_dtypes : activation.array.flavor));
+}
+
+constexpr auto kLinearOfFloats = names("x", "weight", "weight_scale", "weight_zero_point", "bias", "mode",
+                                       "include_zero", "act_scale", "act_zero_point", "smooth", "numerics", "out");
+py::object quantized_linear(const NamedArguments<kLinearOfFloats>& a) {
+  const Input x = input(a["x"_name], "x", Elements::floats);
+  const Weight weight = weight_of(a["weight"_name], "weight");
   const Rows rows = rows_of(x.view.shape, "x", weight.out_features);
   const ElementKind scales = scale_kind(x.view.kind);
-  const Input smooth = vector_input(a[9], "smooth", scales, scales);
-  const bool smoothed = !py::handle(a[9]).is_none();
+  const Input smooth = vector_input(a["smooth"_name], "smooth", scales, scales);
+  const bool smoothed = !a["smooth"_name].is_none();
   std::optional<double> act_scale;
-  if (!py::handle(a[7]).is_none()) act_scale = number(a[7], "act_scale");
+  if (!a["act_scale"_name].is_none()) act_scale = number(a["act_scale"_name], "act_scale");
   return run(QuantizedLinearDescriptor{.max_rows = rows.count,
                                        .in_features = rows.in_features,
                                        .out_features = weight.out_features,
-                                       .mode = mode_of(a[5]),
-                                       .include_zero = boolean(a[6], "include_zero"),
+                                       .mode = mode_of(a["mode"_name]),
+                                       .include_zero = boolean(a["include_zero"_name], "include_zero"),
                                        .act_scale = act_scale,
-                                       .act_zero_point = integer32(a[8], "act_zero_point"),
+                                       .act_zero_point = integer32(a["act_zero_point"_name], "act_zero_point"),
                                        .smooth = smoothed,
                                        .input = x.view.kind,
                                        .weight = weight.kind},
-             numerics_of(a[10]),
-             {&x.view, nullptr, nullptr, smoothed ? &smooth.view : nullptr, weight, a[2], a[3], a[4]},
-             output(a[11], "out", x.view.kind, rows.output, x.array.flavor));
+             numerics_of(a["numerics"_name]),
+             {&x.view, nullptr, nullptr, smoothed ? &smooth.view : nullptr, weight, a["weight_scale"_name],
+              a["weight_zero_point"_name], a["bias"_name]},
+             output(a["out"_name], "out", x.view.kind, rows.output, x.array.flavor));
 }
 
 }  // namespace
 
 void register_linear(py::module_& module) {
-  static PyMethodDef methods[] = {function<9, w8a8_linear>("w8a8_linear"),
-                                  function<9, smoothquant_linear>("smoothquant_linear"),
-                                  function<12, quantized_linear>("quantized_linear"),
+  static PyMethodDef methods[] = {function<kLinearOfCodes, w8a8_linear>("w8a8_linear"),
+                                  function<kLinearOfCodes, smoothquant_linear>("smoothquant_linear"),
+                                  function<kLinearOfFloats, quantized_linear>("quantized_linear"),
                                   {}};
   if (PyModule_AddFunctions(module.ptr(), methods) != 0) throw py::error_already_set();
 }

@@ -56,7 +56,10 @@ PYBIND11_MODULE(_kvant, module) {
   register_linear(module);
   register_smoothing(module);
   register_observer(module);
-  register_plans(module);
+  register_plan_answers(module);
+  register_elementwise_plans(module);
+  register_range_plans(module);
+  register_linear_plans(module);
   register_info(module);
   for (const auto item : module.attr("__dict__").cast<py::dict>())
     if (PyType_Check(item.second.ptr())) refuse_new(item.second);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <pybind11/numpy.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <string_view>
@@ -13,29 +14,35 @@
 namespace kvant::python {
 namespace {
 
-template <class T>
-struct Word {
-  std::string_view text;
-  T meaning;
-};
+// What Python calls the elements; refusals list them in this order.
+constexpr std::array kDtypes = {
+    Dtype{ElementKind::f32, "float32"},   Dtype{ElementKind::f64, "float64"}, Dtype{ElementKind::f16, "float16"},
+    Dtype{ElementKind::bf16, "bfloat16"}, Dtype{ElementKind::s8, "int8"},     Dtype{ElementKind::u8, "uint8"},
+    Dtype{ElementKind::s4, "int4"},       Dtype{ElementKind::u4, "uint4"},    Dtype{ElementKind::s32, "int32"}};
 
-constexpr std::array kFloats = {
-    Word<ElementKind>{"float32", ElementKind::f32}, Word<ElementKind>{"float64", ElementKind::f64},
-    Word<ElementKind>{"float16", ElementKind::f16}, Word<ElementKind>{"bfloat16", ElementKind::bf16}};
-constexpr std::array kCodes = {Word<ElementKind>{"int8", ElementKind::s8}, Word<ElementKind>{"uint8", ElementKind::u8},
-                               Word<ElementKind>{"int4", ElementKind::s4}, Word<ElementKind>{"uint4", ElementKind::u4}};
-constexpr std::array kNumerics = {Word<Numerics>{"exact", Numerics::exact},
-                                  Word<Numerics>{"reciprocal", Numerics::reciprocal}};
-constexpr std::array kModes = {Word<DynamicRangeMode>{"symmetric", DynamicRangeMode::symmetric},
-                               Word<DynamicRangeMode>{"asymmetric", DynamicRangeMode::asymmetric}};
-constexpr std::array kScopes = {Word<GranularityKind>{"tensor", GranularityKind::tensor},
-                                Word<GranularityKind>{"channel", GranularityKind::channel},
-                                Word<GranularityKind>{"token", GranularityKind::token},
-                                Word<GranularityKind>{"group", GranularityKind::group}};
-constexpr std::array kObservers = {Word<ObserverKind>{"min_max", ObserverKind::min_max},
-                                   Word<ObserverKind>{"percentile", ObserverKind::percentile},
-                                   Word<ObserverKind>{"mse", ObserverKind::mse}};
-constexpr std::array kIsas = {Word<ArchSku>{"scalar", ArchSku::scalar}, Word<ArchSku>{"avx2", ArchSku::avx2}};
+template <bool (*kBelongs)(ElementKind)>
+constexpr auto dtypes_where() {
+  constexpr auto kCount = std::ranges::count_if(kDtypes, kBelongs, &Dtype::kind);
+  std::array<Dtype, kCount> dtypes{};
+  std::ranges::copy_if(kDtypes, dtypes.begin(), kBelongs, &Dtype::kind);
+  return dtypes;
+}
+
+constexpr auto kFloats = dtypes_where<is_float>();
+constexpr auto kCodes = dtypes_where<is_code>();
+constexpr std::array kNumerics = {Numerics::exact, Numerics::reciprocal};
+constexpr std::array kModes = {DynamicRangeMode::symmetric, DynamicRangeMode::asymmetric};
+constexpr std::array kScopes = {GranularityKind::tensor, GranularityKind::channel, GranularityKind::token,
+                                GranularityKind::group};
+constexpr std::array kObservers = {ObserverKind::min_max, ObserverKind::percentile, ObserverKind::mse};
+constexpr std::array kIsas = {ArchSku::scalar, ArchSku::avx2};
+
+// The word that a Python caller writes for a value. All but dtypes have their names of C++.
+std::string_view word(const Dtype& dtype) { return dtype.name; }
+template <class T>
+std::string_view word(T value) {
+  return name(value);
+}
 
 // Empty if it is not a string.
 std::string_view text_of(py::handle object) {
@@ -49,67 +56,62 @@ std::string_view text_of(py::handle object) {
   return {text, static_cast<std::size_t>(size)};
 }
 
-template <class Words>
-[[noreturn]] void refuse_word(py::handle object, const char* argument, const Words& words) {
+template <class Values>
+[[noreturn]] void refuse_word(py::handle object, const char* argument, const Values& values) {
   std::string choices;
-  for (const auto& word : words)
-    choices += fmt::format("{}\"{}\"", choices.empty() ? "" : (&word == &words.back() ? " or " : ", "), word.text);
+  for (const auto& value : values)
+    choices += fmt::format("{}\"{}\"", choices.empty() ? "" : (&value == &values.back() ? " or " : ", "), word(value));
   refuse(fmt::format("{} {} must be {}", argument, printed(object), choices));
 }
 
-template <class Words>
-auto find(std::string_view text, const Words& words) -> std::optional<decltype(words[0].meaning)> {
-  for (const auto& word : words)
-    if (word.text == text) return word.meaning;
+template <class Values>
+auto find(std::string_view text, const Values& values) -> std::optional<typename Values::value_type> {
+  for (const auto& value : values)
+    if (word(value) == text) return value;
   return std::nullopt;
 }
 
-template <class Words>
-auto meaning(py::handle object, const char* argument, const Words& words) {
-  const auto found = find(text_of(object), words);
-  if (!found) refuse_word(object, argument, words);
+template <class Values>
+auto meaning(py::handle object, const char* argument, const Values& values) {
+  const auto found = find(text_of(object), values);
+  if (!found) refuse_word(object, argument, values);
   return *found;
 }
 
-template <class Words>
-NamedKind kind_of_dtype(py::handle dtype, const char* argument, const Words& words) {
-  if (const auto found = find(text_of(dtype), words)) return {*found};
+template <class Dtypes>
+NamedKind kind_of_dtype(py::handle dtype, const char* argument, const Dtypes& dtypes) {
+  if (const auto found = find(text_of(dtype), dtypes)) return {found->kind};
   if (!PyUnicode_Check(dtype.ptr()) && !dtype.is_none()) {
     // torch.int8 prints as it is written.
     const std::string text = printed(dtype);
     constexpr std::string_view kTorch = "torch.";
     if (text.starts_with(kTorch))
-      if (const auto found = find(std::string_view(text).substr(kTorch.size()), words)) return {*found};
+      if (const auto found = find(std::string_view(text).substr(kTorch.size()), dtypes)) return {found->kind};
     try {
       const py::dtype named = py::dtype::from_args(py::reinterpret_borrow<py::object>(dtype));
       if (is_ml_bfloat16(named)) {
-        if (const auto found = find("bfloat16", words)) return {*found, true};
-      } else if (const auto found = find(named.attr("name").cast<std::string>(), words)) {
-        return {*found};
+        if (const auto found = find("bfloat16", dtypes)) return {found->kind, true};
+      } else if (const auto found = find(named.attr("name").cast<std::string>(), dtypes)) {
+        return {found->kind};
       }
     } catch (py::error_already_set& error) {  // not a dtype at all
       if (!error.matches(PyExc_Exception)) throw;
     }
   }
-  refuse_word(dtype, argument, words);
+  refuse_word(dtype, argument, dtypes);
 }
 
 }  // namespace
 
 const char* dtype_name(ElementKind kind) {
-  switch (kind) {
-    case ElementKind::f32: return "float32";
-    case ElementKind::f64: return "float64";
-    case ElementKind::f16: return "float16";
-    case ElementKind::bf16: return "bfloat16";
-    case ElementKind::s8: return "int8";
-    case ElementKind::u8: return "uint8";
-    case ElementKind::s4: return "int4";
-    case ElementKind::u4: return "uint4";
-    case ElementKind::s32: return "int32";
-  }
+  for (const Dtype& each : kDtypes)
+    if (each.kind == kind) return each.name.data();
   return "unknown";
 }
+
+std::span<const Dtype> float_dtypes() { return kFloats; }
+std::span<const Dtype> code_dtypes() { return kCodes; }
+std::span<const ArchSku> isas() { return kIsas; }
 
 NamedKind float_kind(py::handle dtype, const char* argument) { return kind_of_dtype(dtype, argument, kFloats); }
 NamedKind code_kind(py::handle dtype, const char* argument) { return kind_of_dtype(dtype, argument, kCodes); }

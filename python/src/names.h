@@ -5,7 +5,8 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
+#include <span>
+#include <string_view>
 
 #include "kvant/dynamic_range.h"
 #include "kvant/element.h"
@@ -18,8 +19,16 @@ namespace kvant::python {
 
 namespace py = pybind11;
 
-// "float32", "int4" and so on.
+// What Python calls an element: "float32", "int4" and so on.
+struct Dtype {
+  ElementKind kind;
+  std::string_view name;  // of a literal
+};
 const char* dtype_name(ElementKind kind);
+// What callers can name, in the order of the documentation; instruction sets from the slowest to the fastest.
+std::span<const Dtype> float_dtypes();
+std::span<const Dtype> code_dtypes();
+std::span<const ArchSku> isas();
 
 // A dtype as a string, a numpy dtype or type, or a torch dtype.
 struct NamedKind {

@@ -98,7 +98,7 @@ Shape segments(const ObserverDescriptor& descriptor, std::size_t count) {
   return {static_cast<std::int64_t>(count)};
 }
 
-// Looking for the least error in histograms takes milliseconds, whatever was observed.
+// Looking for the min error in histograms takes milliseconds, whatever was observed.
 constexpr std::int64_t kSearch = 1 << 20;
 
 py::tuple parameters(const ObserverObject& self) {
@@ -161,17 +161,17 @@ std::unique_ptr<ObserverObject> make(py::handle kind, py::handle scope, py::hand
 }
 
 constexpr const char* kDocumentation =
-    R"(Static calibration: watches batches of a tensor, then gives the scale and zero point that suit all of them.
+    R"(Static calibration: observes batches of a tensor, then gives one scale and zero point for all of them.
 
 kind:
     "min_max"     the range of everything seen
-    "percentile"  the range without the outermost values: `percentile` percent stay inside
-    "mse"         the range whose quantization has the least squared error, found in a histogram of `bins` bins
+    "percentile"  the range without outliers: `percentile` percent of the values stay inside
+    "mse"         the range whose quantization has the min squared error, found in a histogram of `bins` bins
 
 The range becomes scale and zero point as in dynamic_range_quantize, for codes of `dtype` within [q_min, q_max].
 scope: "tensor", or "channel" with an axis of the same size in all batches. The result depends on the values alone, not
 on how they were cut into batches, on their order, or on threads. NaN and infinities are left out and counted.
-input_dtype: of the batches; the first batch's unless given.
+input_dtype: the dtype of the batches; by default that of the first batch.
 
 >>> import numpy as np
 >>> observer = Observer("min_max", mode="asymmetric", dtype="uint8")

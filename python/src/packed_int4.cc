@@ -104,8 +104,8 @@ bool equal(const PackedInt4& a, const PackedInt4& b) {
 constexpr const char* kDocumentation = R"(4-bit codes, two to a byte: "int4" in [-8, 7], "uint4" in [0, 15].
 
 PackedInt4(packed, shape, signed=True) is a view of bytes: uint8 in C order, with ceil(shape[-1] / 2) bytes in a row.
-Element 2i of a row is the low nibble of byte i, element 2i + 1 the high one; the high nibble behind an odd last element
-is zero. numpy.asarray(it) unpacks to int8 or uint8. Every function of kvant that takes codes takes it, and returns it
+Element 2i of a row is the low nibble of byte i, element 2i + 1 the high one; the high nibble after an odd last element
+is zero. numpy.asarray() unpacks it to int8 or uint8. Every function of kvant that takes codes takes it, and returns it
 for dtype="int4" and "uint4".
 
 >>> import numpy as np

@@ -8,6 +8,7 @@
 
 #include "array.h"
 #include "kvant/element.h"
+#include "kvant/elementwise.h"
 #include "kvant/tensor.h"
 
 namespace kvant::python {
@@ -17,6 +18,11 @@ struct ParameterInput {
   AnyParameter value;
   py::object kept;
 };
+
+// The kind that scales of an element-wise operator have: that of whichever side of it is floating point.
+constexpr ElementKind scale_kind_of(const ElementwiseDescriptor& descriptor) {
+  return scale_kind(is_float(descriptor.input) ? descriptor.input : descriptor.output);
+}
 
 // `kind` is f32 or f64; floating-point arrays of other kinds are converted (to f32 by rounding to nearest even).
 // one_for_all: an array of one element counts as a number, which plans check; otherwise a number is an array without

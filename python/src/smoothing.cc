@@ -34,19 +34,19 @@ std::int64_t total(const std::vector<AnyRef>& views) {
   return elements;
 }
 
-// act_absmax, weights, alpha, out
-py::object smooth_scales(Arguments a) {
-  const Input absmax = vector_input(a[0], "act_absmax", ElementKind::f32, ElementKind::f32);
-  if (py::handle(a[0]).is_none()) refuse("act_absmax is None; it must be an array [K]");
-  const std::vector<py::object> given = each(a[1]);
+constexpr auto kSmoothScales = names("act_absmax", "weights", "alpha", "out");
+py::object smooth_scales(const NamedArguments<kSmoothScales>& a) {
+  const Input absmax = vector_input(a["act_absmax"_name], "act_absmax", ElementKind::f32, ElementKind::f32);
+  if (a["act_absmax"_name].is_none()) refuse("act_absmax is None; it must be an array [K]");
+  const std::vector<py::object> given = each(a["weights"_name]);
   std::vector<Input> weights;
   std::vector<AnyRef> views;
   for (std::size_t i = 0; i < given.size(); ++i) {
     weights.push_back(input(given[i], weight_name(i, given.size()).c_str(), Elements::floats));
     views.push_back(weights.back().view);
   }
-  const double alpha = number(a[2], "alpha");
-  Output scales = output(a[3], "out", ElementKind::f32, absmax.view.shape, absmax.array.flavor);
+  const double alpha = number(a["alpha"_name], "alpha");
+  Output scales = output(a["out"_name], "out", ElementKind::f32, absmax.view.shape, absmax.array.flavor);
   TensorRef<float> from;
   static_cast<AnyRef&>(from) = absmax.view;
   TensorMut<float> to;
@@ -61,13 +61,13 @@ py::object smooth_scales(Arguments a) {
   return scales.finish();
 }
 
-// scales, norm_weight, norm_bias, weights
-py::object apply_smoothing(Arguments a) {
-  const Input scales = vector_input(a[0], "scales", ElementKind::f32, ElementKind::f32);
-  if (py::handle(a[0]).is_none()) refuse("scales is None; it must be an array [K]");
-  Output norm_weight = plan_output(a[1], "norm_weight", Presence::required);
-  Output norm_bias = plan_output(a[2], "norm_bias");
-  const std::vector<py::object> given = each(a[3]);
+constexpr auto kApplySmoothing = names("scales", "norm_weight", "norm_bias", "weights");
+py::object apply_smoothing(const NamedArguments<kApplySmoothing>& a) {
+  const Input scales = vector_input(a["scales"_name], "scales", ElementKind::f32, ElementKind::f32);
+  if (a["scales"_name].is_none()) refuse("scales is None; it must be an array [K]");
+  Output norm_weight = plan_output(a["norm_weight"_name], "norm_weight", Presence::required);
+  Output norm_bias = plan_output(a["norm_bias"_name], "norm_bias");
+  const std::vector<py::object> given = each(a["weights"_name]);
   std::vector<Output> weights;
   std::vector<AnyMut> views;
   std::vector<AnyRef> read;
@@ -94,8 +94,9 @@ py::object apply_smoothing(Arguments a) {
 }  // namespace
 
 void register_smoothing(py::module_& module) {
-  static PyMethodDef methods[] = {
-      function<4, smooth_scales>("smooth_scales"), function<4, apply_smoothing>("apply_smoothing"), {}};
+  static PyMethodDef methods[] = {function<kSmoothScales, smooth_scales>("smooth_scales"),
+                                  function<kApplySmoothing, apply_smoothing>("apply_smoothing"),
+                                  {}};
   if (PyModule_AddFunctions(module.ptr(), methods) != 0) throw py::error_already_set();
 }
 

@@ -163,6 +163,10 @@ def public(names):
     return {name for name in names if not name.startswith("_")}
 
 
+def test_every_plan_of_the_extension_is_in_the_module_of_plans():
+    assert {n for n in vars(_kvant) if n.endswith("Plan")} == {n for n in plan.__all__ if n.endswith("Plan")}
+
+
 def test_the_stub_names_what_the_extension_has():
     functions, variables, classes = stub()
     has = {name: value for name, value in vars(_kvant).items() if not name.startswith("__")}

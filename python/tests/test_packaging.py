@@ -83,6 +83,16 @@ def test_is_typed():
     assert (package / "_kvant.pyi").exists()
 
 
+def test_holds_every_module_of_the_source():
+    source = SOURCE / "python" / "kvant"
+    if not source.exists():
+        pytest.skip("no source tree around these tests")
+    package = pathlib.Path(kvant._kvant.__file__).parent  # the modules in a build folder are links
+    names = [{path.relative_to(folder) for path in folder.rglob("*.py")} for folder in (source, package)]
+    assert names[0] == names[1]
+    assert pathlib.Path("torch", "__init__.py") in names[0]
+
+
 def test_version_is_that_of_the_source():
     pyproject = SOURCE / "pyproject.toml"
     if not pyproject.exists():

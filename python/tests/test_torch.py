@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import threading
+import typing
 import warnings
 from pathlib import Path
 
@@ -22,6 +23,7 @@ torch = pytest.importorskip("torch")
 import kvant  # noqa: E402
 import kvant.torch  # noqa: E402
 from kvant.torch import FakeQuantize, QuantizedLinear, calibrate, fake_quantize, quantize_model  # noqa: E402
+from kvant.torch.safetensors import write_safetensors  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.utils import parametrize  # noqa: E402
 
@@ -1053,7 +1055,7 @@ def run_tool(*arguments):
 
 def save_checkpoint(model, folder):
     folder.mkdir()
-    kvant.torch._write_safetensors(str(folder / "model.safetensors"), model.state_dict())
+    write_safetensors(str(folder / "model.safetensors"), model.state_dict())
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "float32", "hidden_size": 32}
     (folder / "config.json").write_text(json.dumps(config))
 
@@ -1140,8 +1142,22 @@ def test_torch_is_imported_only_when_asked_for():
 
 
 def test_docstrings():
-    ran = doctest.testmod(kvant.torch)
-    assert ran.attempted > 30 and ran.failed == 0
+    runner = doctest.DocTestRunner()
+    for text in (kvant.torch, *(getattr(kvant.torch, name) for name in kvant.torch.__all__)):
+        # module=False: members count wherever their file is.
+        for test in doctest.DocTestFinder().find(text, text.__name__, module=False, globs=dict(vars(kvant.torch))):
+            runner.run(test)
+    assert runner.tries > 30 and runner.failures == 0
+
+
+def test_public_names_belong_to_the_package():
+    # Pickles hold these names: files inside the package may change, they may not.
+    for name in kvant.torch.__all__:
+        public = getattr(kvant.torch, name)
+        assert (public.__module__, public.__qualname__) == ("kvant.torch", name)
+        assert pickle.loads(pickle.dumps(public)) is public
+    for cls in (FakeQuantize, QuantizedLinear):
+        assert typing.get_type_hints(cls)["weight" if cls is QuantizedLinear else "scale"] is torch.Tensor
 
 
 def test_writing_to_a_tensor_counts_as_a_change():
