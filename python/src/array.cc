@@ -1,6 +1,6 @@
 #include "array.h"
 
-#include <fmt/format.h>
+#include "base/text.h"
 
 #include <algorithm>
 #include <array>
@@ -107,8 +107,8 @@ auto ask(const char* argument, const char* what, Function&& function) {
     return function();
   } catch (py::error_already_set& error) {
     if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
-    refuse(fmt::format("{}: {} failed with {}: {}", argument, what,
-                       reinterpret_cast<PyTypeObject*>(error.type().ptr())->tp_name, words_of(error)));
+    refuse(base::text("{}: {} failed with {}: {}", argument, what,
+                      reinterpret_cast<PyTypeObject*>(error.type().ptr())->tp_name, words_of(error)));
   }
 }
 
@@ -116,19 +116,19 @@ void check_device(py::handle object, const char* argument) {
   const auto device = ask(argument, "__dlpack_device__", [&] { return object.attr("__dlpack_device__")(); });
   std::int64_t type = 0;
   if (!py::isinstance<py::tuple>(device) || py::len(device) != 2)
-    refuse(fmt::format("{}: __dlpack_device__ gave {}, not a pair", argument, printed(device)));
+    refuse(base::text("{}: __dlpack_device__ gave {}, not a pair", argument, printed(device)));
   const auto first = py::reinterpret_borrow<py::tuple>(device)[0];
   try {
     type = py::cast<std::int64_t>(py::int_(py::object(first)));
   } catch (const std::exception&) {
-    refuse(fmt::format("{}: __dlpack_device__ gave {}, not a pair of numbers", argument, printed(device)));
+    refuse(base::text("{}: __dlpack_device__ gave {}, not a pair of numbers", argument, printed(device)));
   }
   if (type == dlpack::kCpu || type == dlpack::kCudaHost || type == dlpack::kRocmHost) return;
-  unsupported(fmt::format("{} is on DLPack device type {}{}; kvant's Python functions take arrays in the CPU's memory",
-                          argument, type,
-                          type == dlpack::kCuda || type == dlpack::kCudaManaged ? " (CUDA)"
-                          : type == dlpack::kRocm                               ? " (ROCm)"
-                                                                                : ""));
+  unsupported(base::text("{} is on DLPack device type {}{}; kvant's Python functions take arrays in the CPU's memory",
+                         argument, type,
+                         type == dlpack::kCuda || type == dlpack::kCudaManaged ? " (CUDA)"
+                         : type == dlpack::kRocm                               ? " (ROCm)"
+                                                                               : ""));
 }
 
 struct DlpackType {
@@ -158,9 +158,9 @@ DlpackType type_of(const dlpack::DataType& type, const char* argument) {
   const bool whole = type.bits == 16 || type.bits == 32 || type.bits == 64;
   if (type.lanes == 1 && type.code == dlpack::kBool && type.bits == 8) return {py::dtype("bool"), std::nullopt};
   if (type.lanes != 1 || letter == '?' || !whole)
-    refuse(fmt::format("{} has elements of DLPack type code {} with {} bits and {} lanes, which kvant has no use for",
-                       argument, type.code, type.bits, type.lanes));
-  return {py::dtype(fmt::format("{}{}", letter, type.bits / 8)), std::nullopt};
+    refuse(base::text("{} has elements of DLPack type code {} with {} bits and {} lanes, which kvant has no use for",
+                      argument, type.code, type.bits, type.lanes));
+  return {py::dtype(base::text("{}{}", letter, type.bits / 8)), std::nullopt};
 }
 
 // A capsule. Only one of DLPack 1.0 says whether it may be written to; producers from before do not know the keyword.
@@ -176,17 +176,17 @@ py::object exported(py::handle object) {
 // a * b, refused where it overflows.
 py::ssize_t product(py::ssize_t a, py::ssize_t b, const char* argument) {
   py::ssize_t result = 0;
-  if (__builtin_mul_overflow(a, b, &result)) refuse(fmt::format("{} is larger than any memory", argument));
+  if (__builtin_mul_overflow(a, b, &result)) refuse(base::text("{} is larger than any memory", argument));
   return result;
 }
 
 Array from_dlpack(py::handle object, const char* argument) {
   const bool is_tensor = is_torch(object);
   if (is_tensor && py::cast<bool>(object.attr("requires_grad")))
-    refuse(fmt::format("{} requires gradients: use kvant.torch, or {}.detach()", argument, argument));
+    refuse(base::text("{} requires gradients: use kvant.torch, or {}.detach()", argument, argument));
   // DLPack cannot say that a sign is yet to be applied, and torch does not refuse to leave it out.
   if (is_tensor && py::cast<bool>(object.attr("is_neg")()))
-    refuse(fmt::format("{} is a negated view: use {}.resolve_neg()", argument, argument));
+    refuse(base::text("{} is a negated view: use {}.resolve_neg()", argument, argument));
   // What is neither on the CPU nor strided is for __dlpack__ to refuse.
   const bool plain = is_tensor && py::cast<bool>(object.attr("is_cpu")) &&
                      py::object(object.attr("layout")).ptr() == torch()->strided.ptr();
@@ -194,7 +194,7 @@ Array from_dlpack(py::handle object, const char* argument) {
   const auto capsule = ask(argument, "__dlpack__",
                            [&]() -> py::object { return plain ? torch()->to_dlpack(object) : exported(object); });
   if (!PyCapsule_CheckExact(capsule.ptr()))
-    refuse(fmt::format("{}: __dlpack__ gave {}, not a capsule", argument, printed(capsule)));
+    refuse(base::text("{}: __dlpack__ gave {}, not a capsule", argument, printed(capsule)));
 
   // A capsule that nobody takes over frees its tensor when it is freed itself: holding it is enough.
   const dlpack::Tensor* tensor = nullptr;
@@ -205,16 +205,16 @@ Array from_dlpack(py::handle object, const char* argument) {
     const auto* const versioned =
         static_cast<dlpack::VersionedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
     if (versioned->major != dlpack::kMajorVersion)
-      refuse(fmt::format("{} comes as DLPack version {}.{}; kvant reads version {}", argument, versioned->major,
-                         versioned->minor, dlpack::kMajorVersion));
+      refuse(base::text("{} comes as DLPack version {}.{}; kvant reads version {}", argument, versioned->major,
+                        versioned->minor, dlpack::kMajorVersion));
     read_only = (versioned->flags & dlpack::kReadOnly) != 0;
     tensor = &versioned->tensor;
   } else {
-    refuse(fmt::format("{}: __dlpack__ gave {}, not a capsule of a tensor", argument, printed(capsule)));
+    refuse(base::text("{}: __dlpack__ gave {}, not a capsule of a tensor", argument, printed(capsule)));
   }
   const int ndim = tensor->ndim;
   if (ndim < 0 || ndim > kMostDimensions || (ndim > 0 && tensor->shape == nullptr))
-    refuse(fmt::format("{} has {} dimensions", argument, ndim));
+    refuse(base::text("{} has {} dimensions", argument, ndim));
   auto [dtype, kind] = type_of(tensor->dtype, argument);
   const py::ssize_t item = dtype.itemsize();
   std::vector<py::ssize_t> shape(static_cast<std::size_t>(ndim));
@@ -222,7 +222,7 @@ Array from_dlpack(py::handle object, const char* argument) {
   py::ssize_t dense = item;
   for (std::size_t i = shape.size(); i-- > 0;) {
     shape[i] = tensor->shape[i];
-    if (shape[i] < 0) refuse(fmt::format("{} has a dimension of {}", argument, shape[i]));
+    if (shape[i] < 0) refuse(base::text("{} has a dimension of {}", argument, shape[i]));
     strides[i] = tensor->strides == nullptr ? dense : product(tensor->strides[i], item, argument);
     dense = product(dense, shape[i], argument);
   }
@@ -235,7 +235,7 @@ Array from_dlpack(py::handle object, const char* argument) {
       .native = true,
       .writable = !read_only,
       .only_bfloat16 = kind == ElementKind::bf16};
-  if (tensor->data == nullptr && dense != 0) refuse(fmt::format("{} has no memory", argument));
+  if (tensor->data == nullptr && dense != 0) refuse(base::text("{} has no memory", argument));
   array.shape = shape_of(array.elements);
   return array;
 }
@@ -265,10 +265,10 @@ const char* description(Elements elements) {
 }
 
 std::string order_sentence(const char* argument, const Array& array) {
-  if (!array.native) return fmt::format("{} must be in this machine's byte order", argument);
-  return fmt::format("{} must be in C order, up to gaps between rows; its shape is {} and its strides are {} bytes",
-                     argument, py::str(array.elements.attr("shape")).cast<std::string>(),
-                     py::str(array.elements.attr("strides")).cast<std::string>());
+  if (!array.native) return base::text("{} must be in this machine's byte order", argument);
+  return base::text("{} must be in C order, up to gaps between rows; its shape is {} and its strides are {} bytes",
+                    argument, py::str(array.elements.attr("shape")).cast<std::string>(),
+                    py::str(array.elements.attr("strides")).cast<std::string>());
 }
 
 // A view in place.
@@ -279,7 +279,7 @@ AnyRef view_in_place(const Array& array, const char* argument) {
 }
 
 AnyMut writable_view(const Array& array, const char* argument) {
-  if (!array.writable) refuse(fmt::format("{} is read-only", argument));
+  if (!array.writable) refuse(base::text("{} is read-only", argument));
   const AnyRef view = view_in_place(array, argument);
   return {const_cast<void*>(view.data), view.kind, view.shape, view.row_stride};
 }
@@ -326,7 +326,7 @@ Array array_of(py::handle object, const char* argument) {
     made = call_python(py::module_::import("numpy").attr("asarray"), py::make_tuple(object));
   } catch (py::error_already_set& error) {
     if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
-    refuse(fmt::format("{} is not an array: {}", argument, words_of(error)));
+    refuse(base::text("{} is not an array: {}", argument, words_of(error)));
   }
   Array array = from_numpy(made);
   array.writable = false;  // nobody would see what was written
@@ -337,7 +337,7 @@ Input input(py::handle object, const char* argument, Elements elements, Copies c
   Input made{array_of(object, argument), {}};
   Array& array = made.array;
   if (!array.kind || !accepts(elements, *array.kind))
-    refuse(fmt::format("{} has dtype {}; it must be {}", argument, dtype_text(array), description(elements)));
+    refuse(base::text("{} has dtype {}; it must be {}", argument, dtype_text(array), description(elements)));
   const auto stride = row_stride(array.elements, is_packed(*array.kind));
   if (stride && array.native) {
     made.view = array.view(*stride);
@@ -363,12 +363,12 @@ Output new_output(ElementKind kind, const Shape& shape, Flavor flavor) {
   made.flavor = flavor;
   std::array<py::ssize_t, kMaxRank> sizes{};
   if (shape.rank() > kMaxRank)
-    refuse(fmt::format("an array of {} dimensions; kvant takes up to {}", shape.rank(), kMaxRank));
+    refuse(base::text("an array of {} dimensions; kvant takes up to {}", shape.rank(), kMaxRank));
   py::ssize_t bytes = bits_per_element(kind) / 8;  // of the sizes that are not 0, as numpy counts them, too
   for (int i = 0; i < shape.rank(); ++i) {
     sizes[static_cast<std::size_t>(i)] = shape[i];
     if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(shape[i], 1), &bytes))
-      refuse(fmt::format("a result of shape {} has more bytes than any memory", shape.to_string()));
+      refuse(base::text("a result of shape {} has more bytes than any memory", shape.to_string()));
   }
   made.elements =
       py::array(numpy_dtype(kind, flavor), py::array::ShapeContainer(sizes.begin(), sizes.begin() + shape.rank()));
@@ -379,9 +379,9 @@ Output new_output(ElementKind kind, const Shape& shape, Flavor flavor) {
 Output given_output(py::handle object, const char* argument, ElementKind kind, const Shape& shape) {
   const Array array = array_of(object, argument);
   if (!array.kind || *array.kind != kind)
-    refuse(fmt::format("{} has dtype {}; it must be {}", argument, dtype_text(array), dtype_name(kind)));
+    refuse(base::text("{} has dtype {}; it must be {}", argument, dtype_text(array), dtype_name(kind)));
   if (!(array.shape == shape))
-    refuse(fmt::format("{} has shape {}; it must be {}", argument, array.shape.to_string(), shape.to_string()));
+    refuse(base::text("{} has shape {}; it must be {}", argument, array.shape.to_string(), shape.to_string()));
   return {py::reinterpret_borrow<py::object>(object), array.elements, writable_view(array, argument), array.flavor};
 }
 
@@ -391,18 +391,18 @@ Output output(py::handle object, const char* argument, ElementKind kind, const S
 
 Output plan_output(py::handle object, const char* argument, Presence presence) {
   if (object.is_none()) {
-    if (presence == Presence::required) refuse(fmt::format("{} is None; it must be an array", argument));
+    if (presence == Presence::required) refuse(base::text("{} is None; it must be an array", argument));
     return {};
   }
   const Array array = array_of(object, argument);
-  if (!array.kind) refuse(fmt::format("{} has dtype {}, which no plan takes", argument, dtype_text(array)));
+  if (!array.kind) refuse(base::text("{} has dtype {}, which no plan takes", argument, dtype_text(array)));
   return {py::reinterpret_borrow<py::object>(object), array.elements, writable_view(array, argument), array.flavor};
 }
 
 Input plan_input(py::handle object, const char* argument) {
   if (object.is_none()) return {};
   Input made{array_of(object, argument), {}};
-  if (!made.array.kind) refuse(fmt::format("{} has dtype {}, which no plan takes", argument, dtype_text(made.array)));
+  if (!made.array.kind) refuse(base::text("{} has dtype {}, which no plan takes", argument, dtype_text(made.array)));
   made.view = view_in_place(made.array, argument);
   return made;
 }
@@ -470,7 +470,7 @@ Shape shape_from(py::handle object, const char* argument) {
     const auto items = py::reinterpret_steal<py::object>(PySequence_Fast(object.ptr(), ""));
     if (!items) {
       PyErr_Clear();
-      refuse(fmt::format("{} {} must be a sequence of sizes", argument, printed(object)));
+      refuse(base::text("{} {} must be a sequence of sizes", argument, printed(object)));
     }
     for (py::ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.ptr()); ++i)
       sizes.push_back(integer(PySequence_Fast_GET_ITEM(items.ptr(), i), argument));

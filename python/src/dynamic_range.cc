@@ -1,7 +1,7 @@
 // dynamic_range_quantize on Python's arrays.
 #include "kvant/dynamic_range.h"
 
-#include <fmt/format.h>
+#include "base/text.h"
 
 #include "array.h"
 #include "functions.h"
@@ -28,7 +28,7 @@ py::object dynamic_range_quantize(const NamedArguments<kDynamicRangeQuantize>& a
   const py::handle out = a["out"_name];
   if (!out.is_none()) {
     if (!PyTuple_Check(out.ptr()) || PyTuple_GET_SIZE(out.ptr()) != 3)
-      refuse(fmt::format("out {} must be a tuple (q, scale, zero_point), each an array or None", printed(out)));
+      refuse(base::text("out {} must be a tuple (q, scale, zero_point), each an array or None", printed(out)));
     for (int i = 0; i < 3; ++i) given[i] = py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(out.ptr(), i));
   }
   const Stream stream = current_stream();

@@ -12,10 +12,7 @@
 namespace kvant::python {
 namespace {
 
-constexpr bool is_backward(QuantizeKind op) {
-  return op == QuantizeKind::quantize_backward || op == QuantizeKind::dequantize_backward ||
-         op == QuantizeKind::fake_quantize_backward;
-}
+constexpr bool is_backward(QuantizeKind op) { return elementwise_operator(op).backward_of.has_value(); }
 
 constexpr std::array kScope = {Parameter{"scope", nullptr}, Parameter{"axis", nullptr},
                                Parameter{"group_size", nullptr}};
@@ -49,7 +46,7 @@ constexpr auto select_parameters() {
 
 template <QuantizeKind kOp>
 constexpr auto buffer_parameters() {
-  if constexpr (kOp == QuantizeKind::dequantize_backward)
+  if constexpr (!elementwise_operator(kOp).reads_input)
     return kBackwardOfLinear;
   else if constexpr (is_backward(kOp))
     return kBackward;

@@ -6,19 +6,13 @@
 #include <vector>
 
 #include "functions.h"
-#include "kvant/elementwise.h"
+#include "kvant/build_info.h"
 #include "kvant/version.h"
 #include "names.h"
 #include "threads.h"
 
 namespace kvant::python {
 namespace {
-
-// The instruction set that a plan gets, asked of the library itself; empty if it refuses.
-std::string isa_for(const Stream& stream, std::optional<ArchSku> isa) {
-  const auto plan = ElementwisePlan::select(stream, {.shape = {1}}, {.isa = isa});
-  return plan.ok() ? std::string(name(plan->sku().arch)) : std::string();
-}
 
 std::vector<std::string> dtype_names(std::span<const Dtype> dtypes) {
   std::vector<std::string> names;
@@ -36,15 +30,15 @@ py::dict code_ranges() {
 
 py::dict info() {
   const Stream stream = current_stream();
+  const BuildInfo build = build_info();
   std::vector<std::string> available;
-  const std::span<const ArchSku> all = isas();
-  for (auto isa = all.rbegin(); isa != all.rend(); ++isa)  // the fastest first
-    if (!isa_for(stream, *isa).empty()) available.push_back(isa_for(stream, *isa));
-  const auto chosen = ElementwisePlan::select(stream, {.shape = {1}});
+  for (const BuildInfo::InstructionSet& set : build.instruction_sets)
+    if (set.runs_here) available.emplace_back(name(set.arch));
+  const auto chosen = default_isa();
   check(chosen.status());  // KVANT_FORCE_ISA names what this machine lacks
   py::dict facts;
   facts["version"] = std::string(version());
-  facts["isa"] = std::string(name(chosen->sku().arch));
+  facts["isa"] = std::string(name(*chosen));
   facts["isas"] = available;
   facts["threads"] = stream.threads();
   facts["backends"] = std::vector<std::string>{"cpu"};

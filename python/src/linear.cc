@@ -1,7 +1,7 @@
 // Linear layers on Python's arrays.
 #include "kvant/linear.h"
 
-#include <fmt/format.h>
+#include "base/text.h"
 
 #include "array.h"
 #include "functions.h"
@@ -31,7 +31,7 @@ Weight weight_of(py::handle object, const char* argument) {
   }
   weight.plain = byte_codes(object, argument);
   const Shape& shape = weight.plain.view.shape;
-  if (shape.rank() != 2) refuse(fmt::format("{} has shape {}; it must be [N, K]", argument, shape.to_string()));
+  if (shape.rank() != 2) refuse(base::text("{} has shape {}; it must be [N, K]", argument, shape.to_string()));
   weight.kind = weight.plain.view.kind;
   weight.out_features = shape[0];
   return weight;
@@ -46,7 +46,7 @@ struct Rows {
 
 Rows rows_of(const Shape& activation, const char* argument, std::int64_t out_features) {
   if (activation.rank() == 0 || activation.rank() > kMaxRank)
-    refuse(fmt::format("{} has {} dimensions; it must have 1 to {}", argument, activation.rank(), kMaxRank));
+    refuse(base::text("{} has {} dimensions; it must have 1 to {}", argument, activation.rank(), kMaxRank));
   Rows rows;
   for (int i = 0; i + 1 < activation.rank(); ++i) rows.count *= activation[i];
   rows.in_features = activation.row_length();

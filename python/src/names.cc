@@ -1,7 +1,7 @@
 #include "names.h"
 
-#include <fmt/format.h>
 #include <pybind11/numpy.h>
+#include "base/text.h"
 
 #include <algorithm>
 #include <array>
@@ -15,27 +15,31 @@ namespace kvant::python {
 namespace {
 
 // What Python calls the elements; refusals list them in this order.
-constexpr std::array kDtypes = {
-    Dtype{ElementKind::f32, "float32"},   Dtype{ElementKind::f64, "float64"}, Dtype{ElementKind::f16, "float16"},
-    Dtype{ElementKind::bf16, "bfloat16"}, Dtype{ElementKind::s8, "int8"},     Dtype{ElementKind::u8, "uint8"},
-    Dtype{ElementKind::s4, "int4"},       Dtype{ElementKind::u4, "uint4"},    Dtype{ElementKind::s32, "int32"}};
-
-template <bool (*kBelongs)(ElementKind)>
-constexpr auto dtypes_where() {
-  constexpr auto kCount = std::ranges::count_if(kDtypes, kBelongs, &Dtype::kind);
+template <ElementClass kClass>
+constexpr auto dtypes_of() {
+  constexpr auto kCount = std::ranges::count(kElements, kClass, &ElementInfo::element_class);
   std::array<Dtype, kCount> dtypes{};
-  std::ranges::copy_if(kDtypes, dtypes.begin(), kBelongs, &Dtype::kind);
+  std::size_t n = 0;
+  for (const ElementInfo& element : kElements)
+    if (element.element_class == kClass) dtypes[n++] = {element.kind, element.numpy_name};
   return dtypes;
 }
 
-constexpr auto kFloats = dtypes_where<is_float>();
-constexpr auto kCodes = dtypes_where<is_code>();
+constexpr auto kFloats = dtypes_of<ElementClass::real>();
+constexpr auto kCodes = dtypes_of<ElementClass::code>();
 constexpr std::array kNumerics = {Numerics::exact, Numerics::reciprocal};
 constexpr std::array kModes = {DynamicRangeMode::symmetric, DynamicRangeMode::asymmetric};
 constexpr std::array kScopes = {GranularityKind::tensor, GranularityKind::channel, GranularityKind::token,
                                 GranularityKind::group};
 constexpr std::array kObservers = {ObserverKind::min_max, ObserverKind::percentile, ObserverKind::mse};
-constexpr std::array kIsas = {ArchSku::scalar, ArchSku::avx2};
+constexpr auto kIsas = [] {
+  constexpr auto kCount = std::ranges::count(kArchs, BackendKind::cpu, &ArchInfo::backend);
+  std::array<ArchSku, kCount> isas{};
+  std::size_t n = 0;
+  for (const ArchInfo& arch : kArchs)
+    if (arch.backend == BackendKind::cpu) isas[n++] = arch.arch;
+  return isas;
+}();
 
 // The word that a Python caller writes for a value. All but dtypes have their names of C++.
 std::string_view word(const Dtype& dtype) { return dtype.name; }
@@ -60,8 +64,8 @@ template <class Values>
 [[noreturn]] void refuse_word(py::handle object, const char* argument, const Values& values) {
   std::string choices;
   for (const auto& value : values)
-    choices += fmt::format("{}\"{}\"", choices.empty() ? "" : (&value == &values.back() ? " or " : ", "), word(value));
-  refuse(fmt::format("{} {} must be {}", argument, printed(object), choices));
+    choices += base::text("{}\"{}\"", choices.empty() ? "" : (&value == &values.back() ? " or " : ", "), word(value));
+  refuse(base::text("{} {} must be {}", argument, printed(object), choices));
 }
 
 template <class Values>
@@ -103,15 +107,10 @@ NamedKind kind_of_dtype(py::handle dtype, const char* argument, const Dtypes& dt
 
 }  // namespace
 
-const char* dtype_name(ElementKind kind) {
-  for (const Dtype& each : kDtypes)
-    if (each.kind == kind) return each.name.data();
-  return "unknown";
-}
+const char* dtype_name(ElementKind kind) { return info(kind).numpy_name.data(); }
 
 std::span<const Dtype> float_dtypes() { return kFloats; }
 std::span<const Dtype> code_dtypes() { return kCodes; }
-std::span<const ArchSku> isas() { return kIsas; }
 
 NamedKind float_kind(py::handle dtype, const char* argument) { return kind_of_dtype(dtype, argument, kFloats); }
 NamedKind code_kind(py::handle dtype, const char* argument) { return kind_of_dtype(dtype, argument, kCodes); }
@@ -134,13 +133,13 @@ Granularity granularity_of(py::handle scope, py::handle axis, py::handle group_s
     kind = GranularityKind::channel;
   }
   if (kind != GranularityKind::group && !group_size.is_none())
-    refuse(fmt::format("group_size {} belongs to scope \"group\", not to \"{}\"", printed(group_size), name(kind)));
+    refuse(base::text("group_size {} belongs to scope \"group\", not to \"{}\"", printed(group_size), name(kind)));
   switch (kind) {
     case GranularityKind::tensor:
     case GranularityKind::token:
       if (!axis.is_none())
-        refuse(fmt::format("axis {} belongs to scopes \"channel\" and \"group\", not to \"{}\"", printed(axis),
-                           name(kind)));
+        refuse(base::text("axis {} belongs to scopes \"channel\" and \"group\", not to \"{}\"", printed(axis),
+                          name(kind)));
       return kind == GranularityKind::tensor ? Granularity::per_tensor() : Granularity::per_token();
     case GranularityKind::channel:
       if (axis.is_none()) refuse("scope \"channel\" needs an axis");
@@ -153,23 +152,23 @@ Granularity granularity_of(py::handle scope, py::handle axis, py::handle group_s
 }
 
 std::int64_t integer(py::handle object, const char* argument) {
-  if (!PyIndex_Check(object.ptr())) refuse(fmt::format("{} {} must be an integer", argument, printed(object)));
+  if (!PyIndex_Check(object.ptr())) refuse(base::text("{} {} must be an integer", argument, printed(object)));
   const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
   if (!index) {
     if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
     PyErr_Clear();  // an array of several integers
-    refuse(fmt::format("{} {} must be an integer", argument, printed(object)));
+    refuse(base::text("{} {} must be an integer", argument, printed(object)));
   }
   int overflow = 0;
   const long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
-  if (overflow != 0) refuse(fmt::format("{} {} does not fit 64 bits", argument, printed(index)));
+  if (overflow != 0) refuse(base::text("{} {} does not fit 64 bits", argument, printed(index)));
   return value;
 }
 
 std::int32_t integer32(py::handle object, const char* argument) {
   const std::int64_t value = integer(object, argument);
   if (value < std::numeric_limits<std::int32_t>::min() || value > std::numeric_limits<std::int32_t>::max())
-    refuse(fmt::format("{} {} does not fit 32 bits", argument, value));
+    refuse(base::text("{} {} does not fit 32 bits", argument, value));
   return static_cast<std::int32_t>(value);
 }
 
@@ -184,7 +183,7 @@ double number(py::handle object, const char* argument) {
   if (PyUnicode_Check(object.ptr()) || (value == -1.0 && PyErr_Occurred() != nullptr)) {
     if (PyErr_Occurred() != nullptr && !PyErr_ExceptionMatches(PyExc_Exception)) throw py::error_already_set();
     PyErr_Clear();
-    refuse(fmt::format("{} {} must be a number", argument, printed(object)));
+    refuse(base::text("{} {} must be a number", argument, printed(object)));
   }
   return value;
 }
@@ -192,7 +191,7 @@ double number(py::handle object, const char* argument) {
 bool boolean(py::handle object, const char* argument) {
   if (object.ptr() == Py_True) return true;
   if (object.ptr() == Py_False) return false;
-  refuse(fmt::format("{} {} must be True or False", argument, printed(object)));
+  refuse(base::text("{} {} must be True or False", argument, printed(object)));
 }
 
 }  // namespace kvant::python

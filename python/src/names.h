@@ -25,10 +25,9 @@ struct Dtype {
   std::string_view name;  // of a literal
 };
 const char* dtype_name(ElementKind kind);
-// What callers can name, in the order of the documentation; instruction sets from the slowest to the fastest.
+// What callers can name, in the order of the documentation.
 std::span<const Dtype> float_dtypes();
 std::span<const Dtype> code_dtypes();
-std::span<const ArchSku> isas();
 
 // A dtype as a string, a numpy dtype or type, or a torch dtype.
 struct NamedKind {

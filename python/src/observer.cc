@@ -1,7 +1,7 @@
 // Observer as Python sees it.
 #include "kvant/observer.h"
 
-#include <fmt/format.h>
+#include "base/text.h"
 
 #include <algorithm>
 #include <memory>
@@ -138,9 +138,9 @@ std::int64_t ignored(const ObserverObject& self) {
 std::string representation(const ObserverObject& self) {
   const ObserverDescriptor d = descriptor_of(self);
   const std::string axis =
-      d.scope.kind() == GranularityKind::channel ? fmt::format(", axis={}", d.scope.axis()) : std::string();
-  return fmt::format("Observer('{}', scope='{}'{}, mode='{}', dtype='{}', observed={}, ignored={})", name(d.kind),
-                     name(d.scope.kind()), axis, name(d.mode), dtype_name(d.output), observed(self), ignored(self));
+      d.scope.kind() == GranularityKind::channel ? base::text(", axis={}", d.scope.axis()) : std::string();
+  return base::text("Observer('{}', scope='{}'{}, mode='{}', dtype='{}', observed={}, ignored={})", name(d.kind),
+                    name(d.scope.kind()), axis, name(d.mode), dtype_name(d.output), observed(self), ignored(self));
 }
 
 std::unique_ptr<ObserverObject> make(py::handle kind, py::handle scope, py::handle axis, py::handle mode,

@@ -1,6 +1,6 @@
 #include "packed_int4.h"
 
-#include <fmt/format.h>
+#include "base/text.h"
 
 #include <array>
 #include <cstdint>
@@ -20,8 +20,8 @@ py::handle g_type;  // the Python class, for as long as the module lives
 // The shape of the bytes.
 std::vector<py::ssize_t> packed_sizes(const Shape& shape) {
   if (shape.rank() > kMaxRank)
-    refuse(fmt::format("PackedInt4: shape of {} dimensions; kvant takes up to {}", shape.rank(), kMaxRank));
-  if (!shape.element_count()) refuse(fmt::format("PackedInt4: shape {} is not possible", shape.to_string()));
+    refuse(base::text("PackedInt4: shape of {} dimensions; kvant takes up to {}", shape.rank(), kMaxRank));
+  if (!shape.element_count()) refuse(base::text("PackedInt4: shape {} is not possible", shape.to_string()));
   std::vector<py::ssize_t> sizes;
   for (int i = 0; i + 1 < shape.rank(); ++i) sizes.push_back(shape[i]);
   sizes.push_back(row_bytes(ElementKind::s4, shape.row_length()));
@@ -40,7 +40,7 @@ std::string indices(std::int64_t flat, const Shape& shape) {
     index[static_cast<std::size_t>(i)] = flat % shape[i];
     flat /= shape[i];
   }
-  return fmt::format("[{}]", fmt::join(index, ", "));
+  return Shape(std::span<const std::int64_t>(index)).to_string();
 }
 
 template <class T>
@@ -74,8 +74,8 @@ void pack(const py::array& integers, PackedInt4& packed) {
   if (all_fit) return;
   std::int64_t bad = 0;
   while (fits(values[bad], range)) ++bad;
-  refuse(fmt::format("PackedInt4.from_array: {} at {} does not fit {} [{}, {}]", +values[bad], indices(bad, shape),
-                     packed.is_signed() ? "int4" : "uint4", range.min, range.max));
+  refuse(base::text("PackedInt4.from_array: {} at {} does not fit {} [{}, {}]", +values[bad], indices(bad, shape),
+                    packed.is_signed() ? "int4" : "uint4", range.min, range.max));
 }
 
 std::string representation(const PackedInt4& self) {
@@ -84,8 +84,8 @@ std::string representation(const PackedInt4& self) {
   std::string values = text.cast<std::string>();
   for (char& c : values)
     if (c == '\n') c = ' ';
-  return fmt::format("PackedInt4(shape={}, signed={}, values={})", py::str(tuple_of(self.shape())).cast<std::string>(),
-                     self.is_signed() ? "True" : "False", values);
+  return base::text("PackedInt4(shape={}, signed={}, values={})", py::str(tuple_of(self.shape())).cast<std::string>(),
+                    self.is_signed() ? "True" : "False", values);
 }
 
 py::object as_array(const PackedInt4& self, py::handle dtype, py::handle copy) {
@@ -127,10 +127,10 @@ PackedInt4::PackedInt4(const py::array& packed, const Shape& shape, bool is_sign
   const std::vector<py::ssize_t> sizes = packed_sizes(shape);
   if (packed_.dtype().num() != numpy_dtype(ElementKind::u8).num())
     refuse(
-        fmt::format("PackedInt4: packed has dtype {}; it must be uint8", py::str(packed_.dtype()).cast<std::string>()));
+        base::text("PackedInt4: packed has dtype {}; it must be uint8", py::str(packed_.dtype()).cast<std::string>()));
   if (std::vector<py::ssize_t>(packed_.shape(), packed_.shape() + packed_.ndim()) != sizes)
-    refuse(fmt::format("PackedInt4: packed has shape {}; a shape of {} takes [{}] bytes", shape_of(packed_).to_string(),
-                       shape.to_string(), fmt::join(sizes, ", ")));
+    refuse(base::text("PackedInt4: packed has shape {}; a shape of {} takes {} bytes", shape_of(packed_).to_string(),
+                      shape.to_string(), Shape(std::vector<std::int64_t>(sizes.begin(), sizes.end())).to_string()));
   if (row_stride(packed_, true) != 0) refuse("PackedInt4: packed must be in C order");
 }
 
@@ -143,8 +143,8 @@ PackedInt4 PackedInt4::from_array(py::handle object, bool is_signed) {
   const char letter = given.elements.dtype().kind();
   if (given.kind && is_packed(*given.kind)) refuse("PackedInt4.from_array: a is packed already");
   if ((letter != 'i' && letter != 'u') || given.only_bfloat16)
-    refuse(fmt::format("PackedInt4.from_array: a has dtype {}; it must be one of integers",
-                       py::str(given.elements.dtype()).cast<std::string>()));
+    refuse(base::text("PackedInt4.from_array: a has dtype {}; it must be one of integers",
+                      py::str(given.elements.dtype()).cast<std::string>()));
   const py::array dense = in_c_order(given);
   PackedInt4 made = empty(given.shape, is_signed);
   const bool negative = letter == 'i';

@@ -1,6 +1,6 @@
 #include "packed_weight.h"
 
-#include <fmt/format.h>
+#include "base/text.h"
 
 #include <optional>
 #include <span>
@@ -82,8 +82,8 @@ void register_packed_weight(py::module_& module) {
       .def_property_readonly("nbytes", [](const PackedWeight& self) { return self.bytes().size(); })
       .def("__repr__",
            [](const PackedWeight& self) {
-             return fmt::format("PackedWeight(shape=({}, {}), dtype='{}', isa='{}')", self.out_features(),
-                                self.in_features(), dtype_name(self.element()), name(self.isa()));
+             return base::text("PackedWeight(shape=({}, {}), dtype='{}', isa='{}')", self.out_features(),
+                               self.in_features(), dtype_name(self.element()), name(self.isa()));
            })
       .def("__copy__", [](const PackedWeight& self) { return self; })
       .def(

@@ -1,6 +1,6 @@
 #include "parameter.h"
 
-#include <fmt/format.h>
+#include "base/text.h"
 
 #include <algorithm>
 #include <cstring>
@@ -55,7 +55,7 @@ std::string dtype_of(const Array& array) { return py::str(array.elements.dtype()
 
 void check_float(const Array& array, const char* argument) {
   if (!array.kind || !is_float(*array.kind))
-    refuse(fmt::format("{} has dtype {}; it must be of floating-point numbers", argument, dtype_of(array)));
+    refuse(base::text("{} has dtype {}; it must be of floating-point numbers", argument, dtype_of(array)));
 }
 
 // Whether the memory is a dense array that a plan can read as `kind`.
@@ -99,15 +99,15 @@ void check_integers(const Array& array, const char* argument) {
   const char letter = array.elements.dtype().kind();
   const bool bfloat = array.only_bfloat16;
   if ((letter != 'i' && letter != 'u') || bfloat || (array.kind && is_packed(*array.kind)))
-    refuse(fmt::format("{} has dtype {}; it must be an integer or an array of integers", argument,
-                       bfloat ? "bfloat16" : dtype_of(array)));
+    refuse(base::text("{} has dtype {}; it must be an integer or an array of integers", argument,
+                      bfloat ? "bfloat16" : dtype_of(array)));
 }
 
 }  // namespace
 
 ParameterInput scale_input(py::handle object, const char* argument, ElementKind kind, bool one_for_all) {
   if (one_for_all && is_number(object)) return {number_parameter(number(object, argument), kind), {}};
-  if (object.is_none()) refuse(fmt::format("{} is None; it must be a number or an array", argument));
+  if (object.is_none()) refuse(base::text("{} is None; it must be a number or an array", argument));
   Array array = array_of(object, argument);
   if (array.elements.dtype().kind() == 'i' && array.elements.itemsize() >= 4) {  // [1, 2] is a list of scales, too
     array.elements = array.elements.attr("astype")("float64");
@@ -127,7 +127,7 @@ ParameterInput scale_input(py::handle object, const char* argument, ElementKind 
 ParameterInput zero_point_input(py::handle object, const char* argument) {
   if (object.is_none()) return {AnyParameter(std::int32_t{0}), {}};
   if (PyLong_Check(object.ptr())) return {AnyParameter(integer32(object, argument)), {}};
-  if (PyFloat_Check(object.ptr())) refuse(fmt::format("{} {} must be an integer", argument, printed(object)));
+  if (PyFloat_Check(object.ptr())) refuse(base::text("{} {} must be an integer", argument, printed(object)));
   const Array array = array_of(object, argument);
   check_integers(array, argument);
   if (array.shape.rank() == 0) return {AnyParameter(integer32(array.elements.attr("item")(), argument)), {}};

@@ -1,5 +1,5 @@
 // What plans say of themselves: Status, PrecisionGuarantee and KernelSku as Python sees them.
-#include <fmt/format.h>
+#include "base/text.h"
 
 #include <string>
 
@@ -27,7 +27,7 @@ void register_plan_answers(py::module_& module) {
       .def_property_readonly("message", [](const Status& self) { return std::string(self.message()); })
       .def("__bool__", [](const Status& self) { return self.ok(); })
       .def("__repr__", [](const Status& self) {
-        return self.ok() ? std::string("Status(Ok)") : fmt::format("Status({}: {})", name(self.code()), self.message());
+        return self.ok() ? std::string("Status(Ok)") : base::text("Status({}: {})", name(self.code()), self.message());
       });
   py::class_<PrecisionGuarantee>(module, "PrecisionGuarantee", py::is_final(), py::module_local(),
                                  "What a kernel promises.")
@@ -42,7 +42,7 @@ void register_plan_answers(py::module_& module) {
       .def_readonly("deterministic", &PrecisionGuarantee::deterministic)
       .def("__eq__", [](const PrecisionGuarantee& a, const PrecisionGuarantee& b) { return a == b; })
       .def("__repr__", [](const PrecisionGuarantee& self) {
-        return fmt::format(
+        return base::text(
             "PrecisionGuarantee(math_precision='{}', accumulator='{}', bit_stable_on_same_hardware={}, "
             "bit_stable_across_hardware={}, deterministic={})",
             text(self.math_precision), text(self.accumulator), text(self.bit_stable_on_same_hardware),
@@ -59,7 +59,7 @@ void register_plan_answers(py::module_& module) {
       .def_property_readonly("isa", [](const KernelSku& self) { return std::string(name(self.arch)); })
       .def_property_readonly("backend", [](const KernelSku& self) { return std::string(name(self.backend)); })
       .def_readonly("precision_guarantee", &KernelSku::precision_guarantee)
-      .def("__repr__", [](const KernelSku& self) { return fmt::format("KernelSku('{}')", self.name()); });
+      .def("__repr__", [](const KernelSku& self) { return base::text("KernelSku('{}')", self.name()); });
 }
 
 }  // namespace kvant::python

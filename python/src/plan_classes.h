@@ -10,8 +10,8 @@
 //   work(descriptor)             elements, for the decision whether to release Python's lock
 #pragma once
 
-#include <fmt/format.h>
 #include <pybind11/pybind11.h>
+#include "base/text.h"
 
 #include <algorithm>
 #include <array>
@@ -42,38 +42,48 @@ enum class Signature : std::uint8_t {
 struct PlanClass {
   QuantizeKind op;
   Signature signature;
-  const char* name;
+  const char* name;  // null: made from the operator's
   const char* documentation;
 };
 
-inline constexpr std::array kPlanClasses = {
-    PlanClass{QuantizeKind::quantize, Signature::floats_to_codes, "QuantizePlan",
-              "q = clamp(rne(x / scale) + zero_point, q_min, q_max)"},
-    PlanClass{QuantizeKind::dequantize, Signature::codes_to_floats, "DequantizePlan", "x = scale * (q - zero_point)"},
-    PlanClass{QuantizeKind::fake_quantize, Signature::floats_to_floats, "FakeQuantizePlan",
-              "y = scale * (clamp(rne(x / scale) + zero_point, q_min, q_max) - zero_point)"},
-    PlanClass{QuantizeKind::quantize_backward, Signature::floats_to_codes, "QuantizeBackwardPlan",
-              "dx = dy / scale where q_min <= rne(x / scale) + zero_point <= q_max, else 0"},
-    PlanClass{QuantizeKind::dequantize_backward, Signature::codes_to_floats, "DequantizeBackwardPlan",
-              "dq = dy * scale"},
-    PlanClass{QuantizeKind::fake_quantize_backward, Signature::floats_to_floats, "FakeQuantizeBackwardPlan",
-              "dx = dy where q_min <= rne(x / scale) + zero_point <= q_max, else 0"},
-    PlanClass{
-        QuantizeKind::range, Signature::range, "RangePlan",
-        "Min, max and max magnitude of the finite values of every segment: min_out, max_out, max_abs_out, float32 "
-        "(float64 for float64 input), each optional. With accumulate=True the outputs are extended: start from "
-        "inf, -inf and 0. NaN and infinities are left out."},
-    PlanClass{QuantizeKind::dynamic_range_quantize, Signature::dynamic_range, "DynamicRangeQuantizePlan",
-              "Scale and zero point from the data's own range, and the codes; the formulas are those of "
-              "kvant.dynamic_range_quantize. zero_point_out may be None in symmetric mode."},
-    PlanClass{QuantizeKind::w8a8_linear, Signature::linear, "W8A8LinearPlan",
-              "kvant.w8a8_linear for up to max_rows rows of in_features codes; weight: an array or a PackedWeight."},
-    PlanClass{QuantizeKind::smoothquant_linear, Signature::linear, "SmoothQuantLinearPlan",
-              "kvant.smoothquant_linear: one static activation scale, which belongs to the plan."},
-    PlanClass{QuantizeKind::quantized_linear, Signature::linear, "QuantizedLinearPlan",
-              "kvant.quantized_linear: floating-point input, quantized inside; select(smooth=True) takes a smoothing "
-              "vector in run()."},
-};
+constexpr Signature signature_of(const ElementwiseOperator& o) {
+  if (o.input == o.output) return Signature::floats_to_floats;
+  return o.input == ElementClass::code ? Signature::codes_to_floats : Signature::floats_to_codes;
+}
+
+// The element-wise operators are those of the library's table: "fake_quantize" becomes FakeQuantizePlan.
+inline constexpr auto kElementwisePlanClasses = [] {
+  std::array<PlanClass, kElementwiseOperators.size()> classes{};
+  for (std::size_t i = 0; i < classes.size(); ++i)
+    classes[i] = {kElementwiseOperators[i].op, signature_of(kElementwiseOperators[i]), nullptr,
+                  kElementwiseOperators[i].formula.data()};
+  return classes;
+}();
+
+inline constexpr auto kPlanClasses = joined(
+    kElementwisePlanClasses,
+    std::array{
+        PlanClass{
+            QuantizeKind::range, Signature::range, "RangePlan",
+            "Min, max and max magnitude of the finite values of every segment: min_out, max_out, max_abs_out, float32 "
+            "(float64 for float64 input), each optional. With accumulate=True the outputs are extended: start from "
+            "inf, -inf and 0. NaN and infinities are left out."},
+        PlanClass{QuantizeKind::dynamic_range_quantize, Signature::dynamic_range, "DynamicRangeQuantizePlan",
+                  "Scale and zero point from the data's own range, and the codes; the formulas are those of "
+                  "kvant.dynamic_range_quantize. zero_point_out may be None in symmetric mode."},
+        PlanClass{
+            QuantizeKind::w8a8_linear, Signature::linear, "W8A8LinearPlan",
+            "kvant.w8a8_linear for up to max_rows rows of in_features codes; weight: an array or a PackedWeight."},
+        PlanClass{QuantizeKind::smoothquant_linear, Signature::linear, "SmoothQuantLinearPlan",
+                  "kvant.smoothquant_linear: one static activation scale, which belongs to the plan."},
+        PlanClass{
+            QuantizeKind::quantized_linear, Signature::linear, "QuantizedLinearPlan",
+            "kvant.quantized_linear: floating-point input, quantized inside; select(smooth=True) takes a smoothing "
+            "vector in run()."},
+    });
+
+// "FakeQuantizePlan"
+std::string class_name(const PlanClass& row);
 
 constexpr const PlanClass& plan_class_of(QuantizeKind op) {
   return *std::ranges::find(kPlanClasses, op, &PlanClass::op);
@@ -148,7 +158,8 @@ template <class Definition>
 void register_plan_class(py::module_& module, const PlanClass& row) {
   using Object = PlanObject<Definition>;
   using Parameters = MethodParameters<Definition>;
-  py::class_<Object> type(module, row.name, py::is_final(), py::module_local(), row.documentation);
+  const std::string name = class_name(row);
+  py::class_<Object> type(module, name.c_str(), py::is_final(), py::module_local(), row.documentation);
   type.def(
           "workspace_size", [](const Object& self) { return self.plan.workspace_size(); },
           "Bytes of scratch memory that run() wants.")
@@ -157,9 +168,9 @@ void register_plan_class(py::module_& module, const PlanClass& row) {
       .def(
           "precision_guarantee", [](const Object& self) { return self.plan.precision_guarantee(); },
           "What the kernel promises.")
-      .def("__repr__", [name = row.name](const Object& self) {
-        return fmt::format("{}(kernel='{}', workspace_size={})", name, self.plan.sku().name(),
-                           self.plan.workspace_size());
+      .def("__repr__", [name](const Object& self) {
+        return base::text("{}(kernel='{}', workspace_size={})", name, self.plan.sku().name(),
+                          self.plan.workspace_size());
       });
   define_with<Positional::those_without_default, Parameters::kSelect>(
       [](const auto& arguments) { return select_plan<Definition>(arguments); },

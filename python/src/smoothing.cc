@@ -1,7 +1,7 @@
 // smooth_scales and apply_smoothing on Python's arrays.
 #include "kvant/smoothing.h"
 
-#include <fmt/format.h>
+#include "base/text.h"
 
 #include <string>
 #include <vector>
@@ -25,7 +25,7 @@ std::vector<py::object> each(py::handle weights) {
 }
 
 std::string weight_name(std::size_t i, std::size_t count) {
-  return count == 1 ? "weights" : fmt::format("weights[{}]", i);
+  return count == 1 ? "weights" : base::text("weights[{}]", i);
 }
 
 std::int64_t total(const std::vector<AnyRef>& views) {

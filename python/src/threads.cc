@@ -1,6 +1,6 @@
 #include "threads.h"
 
-#include <fmt/format.h>
+#include "base/text.h"
 
 #include <cxxabi.h>
 #include <pthread.h>
@@ -69,7 +69,7 @@ Stream current_stream() {
 Stream stream_of(py::handle object) {
   if (object.is_none()) return current_stream();
   if (!py::isinstance<StreamObject>(object))
-    refuse(fmt::format("stream {} must be a kvant.plan.Stream", printed(object)));
+    refuse(base::text("stream {} must be a kvant.plan.Stream", printed(object)));
   return object.cast<const StreamObject&>().stream;
 }
 
@@ -105,7 +105,7 @@ void register_threads(py::module_& module) {
            py::arg("threads") = py::none())
       .def_property_readonly("threads", [](const StreamObject& self) { return self.stream.threads(); })
       .def("__repr__",
-           [](const StreamObject& self) { return fmt::format("Stream(threads={})", self.stream.threads()); });
+           [](const StreamObject& self) { return base::text("Stream(threads={})", self.stream.threads()); });
 }
 
 }  // namespace kvant::python
