@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "cuda/device.h"
-#include "ops/registry.h"
+#include "core/cuda_backend.h"
 #include "tests/simt/device_memory.h"
 #include "tests/simt/simt.h"
 
