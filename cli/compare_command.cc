@@ -13,6 +13,7 @@
 #include "cli/sizes.h"
 #include "cli/table.h"
 #include "io/file.h"
+#include "io/json.h"
 
 namespace kvant::cli {
 namespace {

@@ -20,6 +20,7 @@
 #include "cli/table.h"
 #include "io/checkpoint.h"
 #include "io/file.h"
+#include "io/json.h"
 #include "kvant/stream.h"
 #include "measure/compare.h"
 #include "measure/demo_model.h"

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cli/terminal.h"
+#include "io/json.h"
 #include "io/posix.h"
 
 namespace kvant::cli {

@@ -15,6 +15,7 @@
 #include "cli/table.h"
 #include "format/activation_stats.h"
 #include "io/file.h"
+#include "io/json.h"
 #include "measure/compare.h"
 #include "quantize/quantize_checkpoint.h"
 
