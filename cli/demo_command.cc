@@ -246,8 +246,7 @@ int run(const Options& options, const Request& request) {
   if (!request.quiet)
     print(
         "SQNR: signal to quantization noise, higher is better. Outputs are what counts: smoothing moves the outliers "
-        "of "
-        "the activations into the weights, which lose some precision so that the products gain more.\n");
+        "of the activations into the weights, which lose some precision so that the products gain more.\n");
   print("\n" + *speed);
   if (request.quiet) return kDone;
   print(
