@@ -276,8 +276,8 @@ Command demo_command() {
       .name = "demo",
       .description =
           "Show what kvant does, on a generated model. Writes a small Llama-like checkpoint with outlier channels and "
-          "its "
-          "activation statistics, quantizes it plainly and with smoothing, compares the two on weights and on outputs, "
+          "its activation statistics, quantizes it plainly and with smoothing, compares the two on weights and on "
+          "outputs, "
           "writes a report of what each layer lost, and times the W8A8 linear beside f32.",
       .examples = kExamples,
       .arguments = {{.name = "--output",
