@@ -1,6 +1,6 @@
 #include "cli/did_you_mean.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // kvant: quantizes checkpoints, and says what became of them.
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 #include "measure/verify.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <memory>
 

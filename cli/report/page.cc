@@ -1,6 +1,6 @@
 #include "cli/report/page.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "cli/report/assets.h"
 #include "cli/report/content.h"
