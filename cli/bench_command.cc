@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <memory>
 #include <vector>
 
 #include "cli/commands.h"
@@ -112,13 +113,13 @@ int run(const Options& options, const Request& request) {
 
 }  // namespace
 
-void add_bench_command(CLI::App& app, Request& request) {
+Command bench_command() {
   const auto options = std::make_shared<Options>();
-  CLI::App& command = *add_command<Options>(
-      app, request, "bench",
-      "Time the main operators. Takes a few seconds; ./dev bench of the sources is the long form.", kExamples, run,
-      options);
-  add_threads(command, options->threads);
+  return {.name = "bench",
+          .description = "Time the main operators. Takes a few seconds; ./dev bench of the sources is the long form.",
+          .examples = kExamples,
+          .arguments = {threads_option(options->threads)},
+          .run = [options](const Request& request) { return run(*options, request); }};
 }
 
 }  // namespace kvant::cli

@@ -1,8 +1,9 @@
 #include "measure/compare.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "cli/commands.h"
 #include "cli/messages.h"
@@ -12,6 +13,7 @@
 #include "cli/sizes.h"
 #include "cli/table.h"
 #include "io/file.h"
+#include "io/json.h"
 
 namespace kvant::cli {
 namespace {
@@ -140,24 +142,39 @@ int run(const Options& options, const Request& request) {
 
 }  // namespace
 
-void add_compare_command(CLI::App& app, Request& request) {
+Command compare_command() {
   const auto options = std::make_shared<Options>();
-  CLI::App& command = *add_command<Options>(
-      app, request, "compare",
-      "Show what each layer lost. SQNR (signal to quantization noise, higher is better), mean squared error, cosine, "
-      "largest error and the share of codes at the ends of their range; the worst layer first.",
-      kExamples, run, options);
-  add_text(command, "ORIGINAL", options->original, "PATH", "The checkpoint before quantizing")->required();
-  command.add_option("QUANTIZED", options->quantized, "What kvant quantize made of it; several are shown side by side")
-      ->option_text("PATH")
-      ->required();
-  add_report(command, options->report, "Write an HTML page that shows what each layer lost");
-  add_text(command, "--stats", options->stats, "FILE",
-           "Activation statistics: the report shows ranges of the inputs before and after smoothing");
-  add_count(command, "--top", options->top, 1, "N", "Print only the N worst layers (of the table, not of --json)");
-  add_threads(command, options->threads);
-  add_max_memory(command, options->max_memory);
-  add_json(command, options->json);
+  return {
+      .name = "compare",
+      .description =
+          "Show what each layer lost. SQNR (signal to quantization noise, higher is better), mean squared error, "
+          "cosine, "
+          "largest error and the share of codes at the ends of their range; the worst layer first.",
+      .examples = kExamples,
+      .arguments = {{.name = "ORIGINAL",
+                     .help = "The checkpoint before quantizing",
+                     .to = &options->original,
+                     .required = true,
+                     .is_path = true},
+                    {.name = "QUANTIZED",
+                     .help = "What kvant quantize made of it; several are shown side by side",
+                     .to = &options->quantized,
+                     .required = true,
+                     .is_path = true},
+                    report_option(options->report, "Write an HTML page that shows what each layer lost"),
+                    {.name = "--stats",
+                     .placeholder = "FILE",
+                     .help = "Activation statistics: the report shows ranges of the inputs before and after smoothing",
+                     .to = &options->stats,
+                     .is_path = true},
+                    {.name = "--top",
+                     .placeholder = "N",
+                     .help = "Print only the N worst layers (of the table, not of --json)",
+                     .to = Count{&options->top, 1}},
+                    threads_option(options->threads),
+                    max_memory_option(options->max_memory),
+                    json_option(options->json)},
+      .run = [options](const Request& request) { return run(*options, request); }};
 }
 
 }  // namespace kvant::cli

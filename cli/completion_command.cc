@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,54 +19,34 @@ constexpr const char* kExamples =
     "  kvant completion zsh > \"${fpath[1]}/_kvant\"\n"
     "  kvant completion fish > ~/.config/fish/completions/kvant.fish";
 
-std::vector<const CLI::App*> commands_of(const CLI::App& app) {
-  return app.get_subcommands([](const CLI::App* command) { return !command->get_group().empty(); });
+std::string joined(const std::vector<std::string>& words, std::string_view separator) {
+  return fmt::format("{}", fmt::join(words, separator));
 }
 
-bool takes_value(const CLI::Option& option) { return !option.get_option_text().empty(); }
-
-// ALPHA of --smooth may be left out.
-bool value_is_optional(const CLI::Option& option) { return option.get_option_text().starts_with('['); }
-
-bool takes_path(const CLI::Option& option) {
-  const std::string value = option.get_option_text();
-  for (const char* const word : {"FILE", "FOLDER", "OUT", "PATH"})
-    if (value.find(word) != std::string::npos) return true;
-  return false;
-}
-
-std::vector<std::string> spellings(const CLI::Option& option) {
+std::string all_spellings(const std::vector<Argument>& options) {
   std::vector<std::string> names;
-  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
-  for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
-  return names;
+  for (const Argument& option : options)
+    for (std::string& name : option.spellings()) names.push_back(std::move(name));
+  return joined(names, " ");
 }
 
-std::string all_spellings(const CLI::App& app) {
+std::string command_names(const Program& program) {
   std::vector<std::string> names;
-  for (const CLI::Option* const option : listed_options(app, false))
-    for (std::string& name : spellings(*option)) names.push_back(std::move(name));
-  return fmt::format("{}", fmt::join(names, " "));
-}
-
-std::string command_names(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* const command : commands_of(app)) names.push_back(command->get_name());
-  return fmt::format("{}", fmt::join(names, " "));
+  for (const Command& command : program.commands) names.push_back(command.name);
+  return joined(names, " ");
 }
 
 // The words that a command's positional can be; empty: paths, or nothing.
-std::vector<std::string> positional_choices(const CLI::App& command) {
-  const auto positionals = listed_options(command, true);
-  return positionals.empty() ? std::vector<std::string>() : choices_of(*positionals.front());
+std::vector<std::string> positional_choices(const Command& command) {
+  const auto positionals = positionals_of(&command);
+  return positionals.empty() ? std::vector<std::string>() : positionals.front().choices;
 }
 
-bool has_path_positional(const CLI::App& command) {
-  const auto positionals = listed_options(command, true);
-  return std::any_of(positionals.begin(), positionals.end(), [](const CLI::Option* o) { return takes_path(*o); });
+bool has_path_positional(const Command& command) {
+  return std::ranges::any_of(positionals_of(&command), &Argument::is_path);
 }
 
-std::string bash_script(const CLI::App& app) {
+std::string bash_script(const Program& program) {
   std::string script =
       "# Completion of kvant for bash, from `kvant completion bash`.\n"
       "_kvant() {\n"
@@ -85,26 +66,24 @@ std::string bash_script(const CLI::App& app) {
     return fmt::format("mapfile -t COMPREPLY < <(compgen -W '{}' -- \"$cur\")", list);
   };
   constexpr std::string_view kFiles = "compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- \"$cur\")";
-  for (const CLI::App* const command : commands_of(app)) {
-    script += fmt::format("    {})\n      case $prev in\n", command->get_name());
-    for (const CLI::Option* const option : listed_options(*command, false)) {
-      if (!takes_value(*option) || value_is_optional(*option)) continue;
-      const std::vector<std::string> choices = choices_of(*option);
-      const std::string pattern = fmt::format("{}", fmt::join(spellings(*option), "|"));
-      // FAMILY|FILE is no list of words.
-      if (takes_path(*option))
+  for (const Command& command : program.commands) {
+    script += fmt::format("    {})\n      case $prev in\n", command.name);
+    for (const Argument& option : options_of(program, &command)) {
+      if (option.is_flag() || option.value_is_optional()) continue;
+      const std::string pattern = joined(option.spellings(), "|");
+      if (option.is_path)
         script += fmt::format("        {}) {}; return ;;\n", pattern, kFiles);
-      else if (!choices.empty())
-        script +=
-            fmt::format("        {}) {}; return ;;\n", pattern, words(fmt::format("{}", fmt::join(choices, " "))));
+      else if (!option.choices.empty())
+        script += fmt::format("        {}) {}; return ;;\n", pattern, words(joined(option.choices, " ")));
       else
         script += fmt::format("        {}) return ;;\n", pattern);
     }
     script += "      esac\n";
-    script += fmt::format("      if [[ $cur == -* ]]; then {}; return; fi\n", words(all_spellings(*command)));
-    if (const auto choices = positional_choices(*command); !choices.empty())
-      script += fmt::format("      {}\n", words(fmt::format("{}", fmt::join(choices, " "))));
-    else if (has_path_positional(*command))
+    script += fmt::format("      if [[ $cur == -* ]]; then {}; return; fi\n",
+                          words(all_spellings(options_of(program, &command))));
+    if (const auto choices = positional_choices(command); !choices.empty())
+      script += fmt::format("      {}\n", words(joined(choices, " ")));
+    else if (has_path_positional(command))
       script += fmt::format("      {}\n", kFiles);
     script += "      ;;\n";
   }
@@ -114,7 +93,7 @@ std::string bash_script(const CLI::App& app) {
       "  esac\n"
       "}}\n"
       "complete -F _kvant kvant\n",
-      words(command_names(app) + " " + all_spellings(app)));
+      words(command_names(program) + " " + all_spellings(options_of(program, nullptr))));
   return script;
 }
 
@@ -132,35 +111,32 @@ std::string zsh_escaped(const std::string& text) {
   return escaped;
 }
 
-std::string zsh_value(const CLI::Option& option, const std::string& title) {
-  if (takes_path(option)) return fmt::format(":{}:_files", zsh_escaped(title));
-  const std::vector<std::string> choices = choices_of(option);
-  if (!choices.empty()) return fmt::format(":{}:({})", zsh_escaped(title), fmt::join(choices, " "));
+std::string zsh_value(const Argument& argument, const std::string& title) {
+  if (argument.is_path) return fmt::format(":{}:_files", zsh_escaped(title));
+  if (!argument.choices.empty()) return fmt::format(":{}:({})", zsh_escaped(title), fmt::join(argument.choices, " "));
   return fmt::format(":{}: ", zsh_escaped(title));
 }
 
-std::string zsh_arguments(const CLI::App& app, const std::string& indent) {
+std::string zsh_arguments(const Program& program, const Command* command, const std::string& indent) {
   std::string lines;
-  for (const CLI::Option* const option : listed_options(app, false)) {
-    const std::vector<std::string> names = spellings(*option);
-    const bool repeats = option->get_expected_max() > 1;
-    const std::string together = fmt::format("{}", fmt::join(names, " "));
+  for (const Argument& option : options_of(program, command)) {
+    const std::vector<std::string> names = option.spellings();
     for (const std::string& name : names) {
-      std::string spec = repeats ? "*" : fmt::format("({})", together);
+      std::string spec = option.is_list() ? "*" : fmt::format("({})", joined(names, " "));
       spec += name;
       // "=": the value may follow in the same word or in the next; a value that may be left out only in the same.
-      if (takes_value(*option)) spec += value_is_optional(*option) ? "=-" : name.starts_with("--") ? "=" : "+";
-      spec += fmt::format("[{}]", zsh_escaped(option->get_description()));
-      if (takes_value(*option)) spec += (value_is_optional(*option) ? ":" : "") + zsh_value(*option, "value");
+      if (!option.is_flag()) spec += option.value_is_optional() ? "=-" : name.starts_with("--") ? "=" : "+";
+      spec += fmt::format("[{}]", zsh_escaped(option.help));
+      if (!option.is_flag()) spec += (option.value_is_optional() ? ":" : "") + zsh_value(option, "value");
       lines += fmt::format("{}'{}' \\\n", indent, spec);
     }
   }
-  for (const CLI::Option* const option : listed_options(app, true))
-    lines += fmt::format("{}'{}' \\\n", indent, zsh_value(*option, option->get_name(true, false)));
+  for (const Argument& positional : positionals_of(command))
+    lines += fmt::format("{}'{}' \\\n", indent, zsh_value(positional, positional.name));
   return lines;
 }
 
-std::string zsh_script(const CLI::App& app) {
+std::string zsh_script(const Program& program) {
   std::string script =
       "#compdef kvant\n"
       "# Completion of kvant for zsh, from `kvant completion zsh`.\n"
@@ -168,26 +144,23 @@ std::string zsh_script(const CLI::App& app) {
       "  local context state state_descr line\n"
       "  typeset -A opt_args\n"
       "  _arguments -C \\\n" +
-      zsh_arguments(app, "    ") +
+      zsh_arguments(program, nullptr, "    ") +
       "    '1:command:->command' \\\n"
       "    '*::argument:->arguments' && return\n"
       "  case $state in\n"
       "    command)\n"
       "      local -a commands\n"
       "      commands=(\n";
-  for (const CLI::App* const command : commands_of(app)) {
-    const std::string description = command->get_description();
-    script += fmt::format("        '{}:{}'\n", command->get_name(),
-                          zsh_escaped(description.substr(0, description.find(". "))));
-  }
+  for (const Command& command : program.commands)
+    script += fmt::format("        '{}:{}'\n", command.name, zsh_escaped(command.summary()));
   script +=
       "      )\n"
       "      _describe command commands ;;\n"
       "    arguments)\n"
       "      case $line[1] in\n";
-  for (const CLI::App* const command : commands_of(app))
-    script += fmt::format("        {})\n          _arguments \\\n{}            && return ;;\n", command->get_name(),
-                          zsh_arguments(*command, "            "));
+  for (const Command& command : program.commands)
+    script += fmt::format("        {})\n          _arguments \\\n{}            && return ;;\n", command.name,
+                          zsh_arguments(program, &command, "            "));
   script +=
       "      esac ;;\n"
       "  esac\n"
@@ -206,42 +179,39 @@ std::string fish_escaped(const std::string& text) {
   return escaped;
 }
 
-std::string fish_options(const CLI::App& app, const std::string& condition) {
+std::string fish_options(const std::vector<Argument>& options, const std::string& condition) {
   std::string lines;
-  for (const CLI::Option* const option : listed_options(app, false)) {
+  for (const Argument& option : options) {
     std::string line = fmt::format("complete -c kvant -n '{}'", condition);
-    for (const std::string& name : option->get_snames()) line += " -s " + name;
-    for (const std::string& name : option->get_lnames()) line += " -l " + name;
-    if (takes_value(*option) && !value_is_optional(*option)) {
-      const std::vector<std::string> choices = choices_of(*option);
-      if (takes_path(*option))
+    if (!option.letter.empty()) line += " -s " + option.letter.substr(1);
+    line += " -l " + option.name.substr(2);
+    if (!option.is_flag() && !option.value_is_optional()) {
+      if (option.is_path)
         line += " -r -F";
-      else if (!choices.empty())
-        line += fmt::format(" -x -a '{}'", fmt::join(choices, " "));
+      else if (!option.choices.empty())
+        line += fmt::format(" -x -a '{}'", fmt::join(option.choices, " "));
       else
         line += " -x";
     }
-    lines += fmt::format("{} -d '{}'\n", line, fish_escaped(option->get_description()));
+    lines += fmt::format("{} -d '{}'\n", line, fish_escaped(option.help));
   }
   return lines;
 }
 
-std::string fish_script(const CLI::App& app) {
+std::string fish_script(const Program& program) {
   std::string script =
       "# Completion of kvant for fish, from `kvant completion fish`.\n"
       "complete -c kvant -f\n" +
-      fish_options(app, "__fish_use_subcommand");
-  for (const CLI::App* const command : commands_of(app)) {
-    const std::string description = command->get_description();
-    script += fmt::format("complete -c kvant -n '__fish_use_subcommand' -a {} -d '{}'\n", command->get_name(),
-                          fish_escaped(description.substr(0, description.find(". "))));
-  }
-  for (const CLI::App* const command : commands_of(app)) {
-    const std::string condition = "__fish_seen_subcommand_from " + command->get_name();
-    script += fish_options(*command, condition);
-    if (const auto choices = positional_choices(*command); !choices.empty())
+      fish_options(options_of(program, nullptr), "__fish_use_subcommand");
+  for (const Command& command : program.commands)
+    script += fmt::format("complete -c kvant -n '__fish_use_subcommand' -a {} -d '{}'\n", command.name,
+                          fish_escaped(command.summary()));
+  for (const Command& command : program.commands) {
+    const std::string condition = "__fish_seen_subcommand_from " + command.name;
+    script += fish_options(options_of(program, &command), condition);
+    if (const auto choices = positional_choices(command); !choices.empty())
       script += fmt::format("complete -c kvant -n '{}' -a '{}'\n", condition, fmt::join(choices, " "));
-    else if (has_path_positional(*command))
+    else if (has_path_positional(command))
       script += fmt::format("complete -c kvant -n '{}' -F\n", condition);
   }
   return script;
@@ -249,18 +219,21 @@ std::string fish_script(const CLI::App& app) {
 
 }  // namespace
 
-void add_completion_command(CLI::App& app, Request& request) {
+Command completion_command(const Program& program) {
   const auto shell = std::make_shared<std::string>();
-  CLI::App& command = *add_plain_command(
-      app, request, "completion", "Print a script that completes kvant's commands and options. For bash, zsh or fish.",
-      kExamples);
-  add_choice(command, "SHELL", *shell, "bash|zsh|fish", "The shell that will read it: bash, zsh or fish")->required();
-  command.callback([shell, &app, &request] {
-    request.run = [shell, &app] {
-      print(*shell == "bash" ? bash_script(app) : *shell == "zsh" ? zsh_script(app) : fish_script(app));
-      return kDone;
-    };
-  });
+  return {
+      .name = "completion",
+      .description = "Print a script that completes kvant's commands and options. For bash, zsh or fish.",
+      .examples = kExamples,
+      .arguments = {{.name = "SHELL",
+                     .help = "The shell that will read it: bash, zsh or fish",
+                     .to = shell.get(),
+                     .required = true,
+                     .choices = {"bash", "zsh", "fish"}}},
+      .run = [shell, &program](const Request& /*request*/) {
+        print(*shell == "bash" ? bash_script(program) : *shell == "zsh" ? zsh_script(program) : fish_script(program));
+        return kDone;
+      }};
 }
 
 }  // namespace kvant::cli

@@ -1,9 +1,10 @@
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <set>
 #include <system_error>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "cli/table.h"
 #include "io/checkpoint.h"
 #include "io/file.h"
+#include "io/json.h"
 #include "kvant/stream.h"
 #include "measure/compare.h"
 #include "measure/demo_model.h"
@@ -244,8 +246,7 @@ int run(const Options& options, const Request& request) {
   if (!request.quiet)
     print(
         "SQNR: signal to quantization noise, higher is better. Outputs are what counts: smoothing moves the outliers "
-        "of "
-        "the activations into the weights, which lose some precision so that the products gain more.\n");
+        "of the activations into the weights, which lose some precision so that the products gain more.\n");
   print("\n" + *speed);
   if (request.quiet) return kDone;
   print(
@@ -269,20 +270,27 @@ int run(const Options& options, const Request& request) {
 
 }  // namespace
 
-void add_demo_command(CLI::App& app, Request& request) {
+Command demo_command() {
   const auto options = std::make_shared<Options>();
-  CLI::App& command = *add_command<Options>(
-      app, request, "demo",
-      "Show what kvant does, on a generated model. Writes a small Llama-like checkpoint with outlier channels and its "
-      "activation statistics, quantizes it plainly and with smoothing, compares the two on weights and on outputs, "
-      "writes a report of what each layer lost, and times the W8A8 linear beside f32.",
-      kExamples, run, options);
-  add_text(
-      command, "--output", options->output, "FOLDER",
-      "Where to write (default ./kvant-demo); what an earlier demo wrote there is replaced, anything else refused");
-  add_report(command, options->report, "Where to write the report (default report.html in the output folder)");
-  add_threads(command, options->threads);
-  add_json(command, options->json);
+  return {
+      .name = "demo",
+      .description =
+          "Show what kvant does, on a generated model. Writes a small Llama-like checkpoint with outlier channels and "
+          "its activation statistics, quantizes it plainly and with smoothing, compares the two on weights and on "
+          "outputs, "
+          "writes a report of what each layer lost, and times the W8A8 linear beside f32.",
+      .examples = kExamples,
+      .arguments = {{.name = "--output",
+                     .placeholder = "FOLDER",
+                     .help = "Where to write (default ./kvant-demo); what an earlier demo wrote there is replaced, "
+                             "anything else refused",
+                     .to = &options->output,
+                     .is_path = true},
+                    report_option(options->report,
+                                  "Where to write the report (default report.html in the output folder)"),
+                    threads_option(options->threads),
+                    json_option(options->json)},
+      .run = [options](const Request& request) { return run(*options, request); }};
 }
 
 }  // namespace kvant::cli

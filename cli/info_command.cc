@@ -1,6 +1,7 @@
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdlib>
+#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -99,14 +100,16 @@ int run(const Options& options, const Request& /*request*/) {
 
 }  // namespace
 
-void add_info_command(CLI::App& app, Request& request) {
+Command info_command() {
   const auto options = std::make_shared<Options>();
-  CLI::App& command = *add_command<Options>(
-      app, request, "info",
-      "Say what this build and this machine can do. Version, compiler, backends, threads, and the kernels of each "
-      "instruction set.",
-      kExamples, run, options);
-  add_json(command, options->json);
+  return {
+      .name = "info",
+      .description =
+          "Say what this build and this machine can do. Version, compiler, backends, threads, and the kernels of each "
+          "instruction set.",
+      .examples = kExamples,
+      .arguments = {json_option(options->json)},
+      .run = [options](const Request& request) { return run(*options, request); }};
 }
 
 }  // namespace kvant::cli

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <memory>
 #include <set>
 
 #include "cli/commands.h"
@@ -108,18 +109,21 @@ int run(const Options& options, const Request& request) {
 
 }  // namespace
 
-void add_inspect_command(CLI::App& app, Request& request) {
+Command inspect_command() {
   const auto options = std::make_shared<Options>();
-  CLI::App& command = *add_command<Options>(
-      app, request, "inspect",
-      "Show what is in a checkpoint. Its tensors with dtypes, shapes, sizes and roles, and its metadata.", kExamples,
-      run, options);
-  add_text(command, "PATH", options->path, "PATH", "The checkpoint: a folder, or one .safetensors file")->required();
-  command.add_flag("--stats", options->stats,
-                   "Read all values: range, root mean square, zeros, outlier channels, NaN and infinities");
-  add_threads(command, options->threads);
-  add_max_memory(command, options->max_memory);
-  add_json(command, options->json);
+  return {
+      .name = "inspect",
+      .description =
+          "Show what is in a checkpoint. Its tensors with dtypes, shapes, sizes and roles, and its metadata.",
+      .examples = kExamples,
+      .arguments = {checkpoint_positional("PATH", options->path),
+                    {.name = "--stats",
+                     .help = "Read all values: range, root mean square, zeros, outlier channels, NaN and infinities",
+                     .to = &options->stats},
+                    threads_option(options->threads),
+                    max_memory_option(options->max_memory),
+                    json_option(options->json)},
+      .run = [options](const Request& request) { return run(*options, request); }};
 }
 
 }  // namespace kvant::cli

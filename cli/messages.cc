@@ -1,6 +1,6 @@
 #include "cli/messages.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cli/terminal.h"
+#include "io/json.h"
 #include "io/posix.h"
 
 namespace kvant::cli {

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "io/json.h"
+#include "io/json_fwd.h"
 #include "kvant/status.h"
 
 namespace kvant::cli {

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <memory>
 #include <optional>
 
 #include "cli/commands.h"
@@ -14,6 +15,7 @@
 #include "cli/table.h"
 #include "format/activation_stats.h"
 #include "io/file.h"
+#include "io/json.h"
 #include "measure/compare.h"
 #include "quantize/quantize_checkpoint.h"
 
@@ -42,6 +44,12 @@ constexpr const char* kExamples =
 bool parse_alpha(const std::string& text, double& alpha) {
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), alpha);
   return error == std::errc() && rest == text.data() + text.size() && alpha >= 0 && alpha <= 1;
+}
+
+std::string alpha_problem(const std::string& text) {
+  double alpha = 0;
+  if (text == kFamilyAlpha || parse_alpha(text, alpha)) return {};
+  return fmt::format("'{}' is no number from 0 to 1", io::printable(text));
 }
 
 io::DType scale_dtype_named(const std::string& text) {
@@ -290,57 +298,79 @@ int run(const Options& options, const Request& request) {
 
 }  // namespace
 
-void add_quantize_command(CLI::App& app, Request& request) {
+Command quantize_command() {
   const auto options = std::make_shared<Options>();
-  CLI::App& command = *add_command<Options>(
-      app, request, "quantize",
-      "Quantize a checkpoint. Reads a safetensors file, or a folder with shards and config.json, and writes a folder "
-      "in "
-      "the compressed-tensors layout. Memory stays below --max-memory whatever the size; a run that was killed can be "
-      "resumed; the input is never changed.",
-      kExamples, run, options);
-  add_text(command, "IN", options->input, "PATH", "The checkpoint: a folder, or one .safetensors file")->required();
-  add_text(command, "-o,--output", options->output, "OUT", "Folder (or .safetensors file) to write")->required();
-  add_choice(command, "--scheme", options->scheme, "w8a8|w8a8-static|w4a16",
-             "w8a8: 8-bit weights, activations at run time (default); w8a8-static: activation scales from --stats; "
-             "w4a16: 4-bit weights in groups");
-  add_text(command, "--stats", options->stats, "FILE",
-           "Activation statistics: a safetensors file with MODULE.absmax, .min, .max for the input of each linear");
-  add_text(command, "--smooth", options->alpha, "[ALPHA]",
-           "Fold SmoothQuant smoothing into norms and weights first; ALPHA from 0 to 1 (default 0.8 for Llama-like "
-           "models, else 0.5)")
-      ->check([](const std::string& text) {
-        double alpha = 0;
-        if (text == kFamilyAlpha || parse_alpha(text, alpha)) return std::string();
-        return fmt::format("'{}' is no number from 0 to 1", io::printable(text));
-      });
-  add_text(command, "--smooth-groups", options->smooth_groups, "FAMILY|FILE",
-           "Which norms feed which linears: llama, opt or bloom, or a JSON file (default: by config.json)");
-  command
-      .add_option("--ignore", options->ignore,
-                  "Leave a module as it is: its name, or re: and a regular expression; may be repeated (lm_head, "
-                  "embeddings, norms and routers are left out by default)")
-      ->option_text("PATTERN")
-      ->allow_extra_args(false);
-  command
-      .add_option("--include", options->include,
-                  "Quantize a module although it would be left as it is; may be repeated")
-      ->option_text("PATTERN")
-      ->allow_extra_args(false);
-  add_count(command, "--group-size", options->group_size, 1, "N", "Weights that share a scale in w4a16 (default 128)");
-  command.add_flag("--asymmetric", options->asymmetric,
-                   "With zero points: weights of w4a16, activations of w8a8-static");
-  add_choice(command, "--scale-dtype", options->scale_dtype, "float32|float16|bfloat16|f32|f16|bf16",
-             "Type of the stored scales (default: that of the weights)");
-  add_threads(command, options->threads);
-  add_max_memory(command, options->max_memory);
-  command.add_flag("--resume", options->resume, "Continue a run that was interrupted");
-  command.add_flag("--force", options->force, "Replace an output that exists");
-  add_report(command, options->report,
-             "Compare the output with the input afterwards and write an HTML page that shows what each layer lost");
-  add_json(command, options->json);
-  command.add_flag("--dry-run", options->dry_run,
-                   "Write nothing; print what would become of each tensor and why, sizes and expected memory");
+  return {
+      .name = "quantize",
+      .description =
+          "Quantize a checkpoint. Reads a safetensors file, or a folder with shards and config.json, and writes a "
+          "folder in the compressed-tensors layout. Memory stays below --max-memory whatever the size; a run that was "
+          "killed can be resumed; the input is never changed.",
+      .examples = kExamples,
+      .arguments =
+          {checkpoint_positional("IN", options->input),
+           {.name = "--output",
+            .letter = "-o",
+            .placeholder = "OUT",
+            .help = "Folder (or .safetensors file) to write",
+            .to = &options->output,
+            .required = true,
+            .is_path = true},
+           {.name = "--scheme",
+            .help =
+                "w8a8: 8-bit weights, activations at run time (default); w8a8-static: activation scales from --stats; "
+                "w4a16: 4-bit weights in groups",
+            .to = &options->scheme,
+            .choices = {"w8a8", "w8a8-static", "w4a16"}},
+           {.name = "--stats",
+            .placeholder = "FILE",
+            .help = "Activation statistics: a safetensors file with MODULE.absmax, .min, .max for the input of each "
+                    "linear",
+            .to = &options->stats,
+            .is_path = true},
+           {.name = "--smooth",
+            .placeholder = "[ALPHA]",
+            .help = "Fold SmoothQuant smoothing into norms and weights first; ALPHA from 0 to 1 (default 0.8 for "
+                    "Llama-like models, else 0.5)",
+            .to = &options->alpha,
+            .check = alpha_problem},
+           {.name = "--smooth-groups",
+            .placeholder = "FAMILY|FILE",
+            .help = "Which norms feed which linears: llama, opt or bloom, or a JSON file (default: by config.json)",
+            .to = &options->smooth_groups,
+            .is_path = true},
+           {.name = "--ignore",
+            .placeholder = "PATTERN",
+            .help = "Leave a module as it is: its name, or re: and a regular expression; may be repeated (lm_head, "
+                    "embeddings, norms and routers are left out by default)",
+            .to = &options->ignore},
+           {.name = "--include",
+            .placeholder = "PATTERN",
+            .help = "Quantize a module although it would be left as it is; may be repeated",
+            .to = &options->include},
+           {.name = "--group-size",
+            .placeholder = "N",
+            .help = "Weights that share a scale in w4a16 (default 128)",
+            .to = Count{&options->group_size, 1}},
+           {.name = "--asymmetric",
+            .help = "With zero points: weights of w4a16, activations of w8a8-static",
+            .to = &options->asymmetric},
+           {.name = "--scale-dtype",
+            .help = "Type of the stored scales (default: that of the weights)",
+            .to = &options->scale_dtype,
+            .choices = {"float32", "float16", "bfloat16", "f32", "f16", "bf16"}},
+           threads_option(options->threads),
+           max_memory_option(options->max_memory),
+           {.name = "--resume", .help = "Continue a run that was interrupted", .to = &options->resume},
+           {.name = "--force", .help = "Replace an output that exists", .to = &options->force},
+           report_option(options->report,
+                         "Compare the output with the input afterwards and write an HTML page that shows what each "
+                         "layer lost"),
+           json_option(options->json),
+           {.name = "--dry-run",
+            .help = "Write nothing; print what would become of each tensor and why, sizes and expected memory",
+            .to = &options->dry_run}},
+      .run = [options](const Request& request) { return run(*options, request); }};
 }
 
 }  // namespace kvant::cli

@@ -1,6 +1,8 @@
 #include "measure/verify.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
+
+#include <memory>
 
 #include "cli/commands.h"
 #include "cli/messages.h"
@@ -55,16 +57,18 @@ int run(const Options& options, const Request& request) {
 
 }  // namespace
 
-void add_verify_command(CLI::App& app, Request& request) {
+Command verify_command() {
   const auto options = std::make_shared<Options>();
-  CLI::App& command = *add_command<Options>(
-      app, request, "verify",
-      "Check a checkpoint strictly. The rules of the format, the index against the shards, and of a quantized one all "
-      "that a loader would trip over: scales, shapes, the ignore list, fused layers. Exit code 0 only if all holds.",
-      kExamples, run, options);
-  add_text(command, "PATH", options->path, "PATH", "The checkpoint: a folder, or one .safetensors file")->required();
-  add_threads(command, options->threads);
-  add_json(command, options->json);
+  return {.name = "verify",
+          .description =
+              "Check a checkpoint strictly. The rules of the format, the index against the shards, and of a quantized "
+              "one all "
+              "that a loader would trip over: scales, shapes, the ignore list, fused layers. Exit code 0 only if all "
+              "holds.",
+          .examples = kExamples,
+          .arguments = {checkpoint_positional("PATH", options->path), threads_option(options->threads),
+                        json_option(options->json)},
+          .run = [options](const Request& request) { return run(*options, request); }};
 }
 
 }  // namespace kvant::cli

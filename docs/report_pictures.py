@@ -3,9 +3,10 @@
 
     docs/report_pictures.py build/release/kvant
 
-Needs chromium and chromium-driver (./dev test --all installs them).
+Needs chromium, chromium-driver and python3-selenium (./dev test --all installs them).
 """
 
+import base64
 import os
 import subprocess
 import sys
@@ -28,7 +29,7 @@ def picture(page, name, top, bottom):
     data = page.devtools("Page.captureScreenshot", format="png", captureBeyondViewport=True,
                          clip={"x": 0, "y": top, "width": WIDTH, "height": bottom - top, "scale": 1})["data"]
     with open(os.path.join(DOCS, name), "wb") as file:
-        file.write(browser.base64.b64decode(data))
+        file.write(base64.b64decode(data))
 
 
 def main():

@@ -1,6 +1,6 @@
 #include "cli/report/html.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cmath>
 

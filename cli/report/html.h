@@ -2,9 +2,13 @@
 // markup.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstddef>
+#include <iterator>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace kvant::cli {
 
@@ -22,5 +26,11 @@ std::string html_attribute(std::string_view text);
 std::string exact_number(double value);
 // For people: `digits` significant ones; "∞", "NaN".
 std::string short_number(double value, int digits = 4);
+
+// Formatted text, at the end of a page.
+template <class... Args>
+void append(std::string& html, fmt::format_string<Args...> format, Args&&... args) {
+  fmt::format_to(std::back_inserter(html), format, std::forward<Args>(args)...);
+}
 
 }  // namespace kvant::cli

@@ -6,7 +6,7 @@
 #include "base/refuse.h"
 #include "io/atomic_file.h"
 #include "io/file.h"
-#include "io/json_values.h"
+#include "io/json.h"
 
 namespace kvant::cli {
 

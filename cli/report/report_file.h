@@ -5,7 +5,7 @@
 #include <string>
 
 #include "cli/report/page.h"
-#include "io/json.h"
+#include "io/json_fwd.h"
 #include "kvant/status.h"
 #include "measure/compare.h"
 

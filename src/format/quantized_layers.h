@@ -18,6 +18,7 @@
 
 #include "format/scheme.h"
 #include "io/checkpoint.h"
+#include "io/json.h"
 #include "kvant/status.h"
 
 namespace kvant::format {

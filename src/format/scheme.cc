@@ -1,6 +1,7 @@
 #include "format/scheme.h"
 
 #include "base/refuse.h"
+#include "io/json.h"
 
 namespace kvant::format {
 namespace {

@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "io/json.h"
+#include "io/json_fwd.h"
 #include "io/safetensors.h"
 #include "kvant/status.h"
 

@@ -1,6 +1,7 @@
 #include "io/json.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -116,6 +117,22 @@ Result<Json> parse_json(std::string_view text, std::string_view file_name) {
   Builder builder;
   if (Json::sax_parse(text, &builder)) return builder.take();
   return base::invalid_problem("{}: {}", printable(file_name), builder.problem());
+}
+
+Json json_number(double value) {
+  if (std::isfinite(value)) return value;
+  if (std::isnan(value)) return "nan";
+  return value > 0 ? "inf" : "-inf";
+}
+
+Json json_name(const std::string& name) {
+  try {
+    Json value = name;
+    (void)value.dump();
+    return value;
+  } catch (const nlohmann::json::exception&) {
+    return printable(name);
+  }
 }
 
 }  // namespace kvant::io

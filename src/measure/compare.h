@@ -21,7 +21,7 @@
 
 #include "base/progress.h"
 #include "format/scheme.h"
-#include "io/json.h"
+#include "io/json_fwd.h"
 #include "kvant/status.h"
 #include "measure/layer_detail.h"
 #include "model/layer_kind.h"

@@ -1,6 +1,6 @@
 // A comparison as JSON: docs/report.md describes it, docs/compare.schema.json is its schema.
 #include "format/quantized_layers.h"
-#include "io/json_values.h"
+#include "io/json.h"
 #include "kvant/version.h"
 #include "measure/compare.h"
 

@@ -15,6 +15,7 @@
 #include "format/quantized_layers.h"
 #include "io/atomic_file.h"
 #include "io/checkpoint.h"
+#include "io/json.h"
 #include "io/safetensors.h"
 #include "kvant/element.h"
 #include "kvant/linear.h"

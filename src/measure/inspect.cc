@@ -11,7 +11,6 @@
 #include "format/stored_scale.h"
 #include "io/checkpoint.h"
 #include "io/json.h"
-#include "io/json_values.h"
 #include "kvant/range.h"
 #include "kvant/stream.h"
 #include "measure/median.h"

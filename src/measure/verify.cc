@@ -15,6 +15,7 @@
 #include "format/quantized_layers.h"
 #include "io/atomic_file.h"
 #include "io/checkpoint.h"
+#include "io/json.h"
 #include "kvant/stream.h"
 #include "model/roles.h"
 #include "quantize/output_folder.h"

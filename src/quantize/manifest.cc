@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/refuse.h"
-#include "io/json_values.h"
+#include "io/json.h"
 #include "kvant/version.h"
 
 namespace kvant::quantize {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "io/checkpoint.h"
-#include "io/json.h"
+#include "io/json_fwd.h"
 #include "kvant/status.h"
 #include "quantize/quantize_checkpoint.h"
 

@@ -12,6 +12,7 @@
 #include "base/refuse.h"
 #include "io/atomic_file.h"
 #include "io/checkpoint.h"
+#include "io/json.h"
 #include "io/posix.h"
 #include "quantize/manifest.h"
 

@@ -13,6 +13,7 @@
 #include "format/stored_scale.h"
 #include "io/atomic_file.h"
 #include "io/checkpoint.h"
+#include "io/json.h"
 #include "kvant/stream.h"
 #include "quantize/decide.h"
 #include "quantize/manifest.h"

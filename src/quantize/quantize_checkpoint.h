@@ -22,7 +22,6 @@
 
 #include "base/progress.h"
 #include "format/scheme.h"
-#include "io/json.h"
 #include "io/safetensors.h"
 #include "kvant/status.h"
 #include "model/roles.h"

@@ -1,0 +1,48 @@
+// What the sections of the report are made from: a comparison, seen layer by layer.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "cli/report/depth_chart.h"
+#include "cli/report/page.h"
+#include "measure/compare.h"
+
+namespace kvant::cli {
+
+// A layer in all checkpoints: a row of the table.
+struct LayerRow : measure::SideBySide {
+  std::optional<std::size_t> detail;  // its place in comparison.details
+};
+
+struct ReportContent {
+  ReportContent(const measure::Comparison& comparison, const ReportFacts& facts);
+
+  // What else is to be said of a layer, of all checkpoints; empty: nothing.
+  std::string notes(const LayerRow& row) const;
+  // The layer's name, as a link to what there is of it.
+  std::string link(const measure::LayerLoss& layer) const;
+  // Whether something is true of a layer in some checkpoint.
+  template <class Predicate>
+  bool any_loss(Predicate is_true) const {
+    for (const LayerRow& row : rows)
+      for (const measure::LayerLoss* const loss : row.losses)
+        if (loss != nullptr && is_true(*loss)) return true;
+    return false;
+  }
+
+  const measure::Comparison& comparison;
+  const ReportFacts& facts;
+  const bool several;  // checkpoints, side by side
+  std::vector<LayerRow> rows;
+  std::unordered_map<std::string_view, std::size_t> row_of;  // by module
+  const DepthChart weights;
+  const DepthChart outputs;  // empty where they are not known
+  bool has_notes = false;    // some layer has: there is a column for them
+};
+
+}  // namespace kvant::cli
