@@ -55,7 +55,7 @@ class IncludeMap(unittest.TestCase):
 
     def test_the_table_is_found(self):
         self.assertGreaterEqual(len(self.map.allowed), 15)
-        self.assertEqual(self.map.allowed["src/semantics/"], {"src/base/"})
+        self.assertIn("src/base/", self.map.allowed["src/semantics/"])
 
     def test_every_include_is_allowed(self):
         files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")

@@ -27,9 +27,9 @@ struct Parameter {
   std::variant<Required, std::nullptr_t, const char*, int, bool> fallback = Required{};  // null: None
 };
 
-template <std::size_t kFirst, std::size_t kSecond>
-constexpr auto joined(const std::array<Parameter, kFirst>& first, const std::array<Parameter, kSecond>& second) {
-  std::array<Parameter, kFirst + kSecond> all;
+template <class T, std::size_t kFirst, std::size_t kSecond>
+constexpr auto joined(const std::array<T, kFirst>& first, const std::array<T, kSecond>& second) {
+  std::array<T, kFirst + kSecond> all{};
   std::copy(second.begin(), second.end(), std::copy(first.begin(), first.end(), all.begin()));
   return all;
 }

@@ -1,14 +1,14 @@
 #include "kvant/element.h"
 
 #include "core/element_names.h"
-#include "core/half.h"
+#include "semantics/half.h"
 
 namespace kvant {
 
-float to_float(Half value) { return core::widen(value); }
-float to_float(BFloat16 value) { return core::widen(value); }
-Half to_half(float value) { return core::narrow_to_half(value); }
-BFloat16 to_bfloat16(float value) { return core::narrow_to_bfloat16(value); }
+float to_float(Half value) { return semantics::widen(value); }
+float to_float(BFloat16 value) { return semantics::widen(value); }
+Half to_half(float value) { return semantics::narrow<Half>(value); }
+BFloat16 to_bfloat16(float value) { return semantics::narrow<BFloat16>(value); }
 
 }  // namespace kvant
 

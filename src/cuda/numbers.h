@@ -5,6 +5,7 @@
 
 #include "cuda/device.h"
 #include "kvant/element.h"
+#include "semantics/bfloat16.h"
 
 namespace kvant::cuda {
 
@@ -22,12 +23,9 @@ template <>
 KVANT_DEVICE Half narrow<Half>(float x) {
   return {device::float_to_half(x)};
 }
-// On the bits, as on the CPU (core/half.h): the carry rounds, and NaN is quieted lest it become infinity.
 template <>
 KVANT_DEVICE BFloat16 narrow<BFloat16>(float x) {
-  const std::uint32_t bits = device::float_to_bits(x);
-  const std::uint32_t rounded = bits + 0x7FFFu + ((bits >> 16) & 1u);
-  return {static_cast<std::uint16_t>((x != x ? (bits | 0x00400000u) : rounded) >> 16)};
+  return {semantics::rounded_bfloat16(device::float_to_bits(x), x != x)};
 }
 
 }  // namespace kvant::cuda

@@ -10,8 +10,8 @@
 
 #include "base/float_environment.h"
 #include "base/inline.h"
-#include "core/half.h"
 #include "ops/views.h"
+#include "semantics/half.h"
 #include "semantics/one_number.h"
 
 namespace kvant::ops {
@@ -68,7 +68,7 @@ std::int64_t count_run(const std::byte* values, std::int64_t length, const Bins&
   std::int64_t ignored = 0;
   for (std::int64_t i = 0; i < length; ++i) {
     const T value = read_unaligned<T>(values + i * static_cast<std::int64_t>(sizeof(T)));
-    const double x = core::widen(value);
+    const double x = semantics::widen(value);
     if (std::fabs(x) <= std::numeric_limits<double>::max())
       ++counters[bins.counter_of(x)];
     else

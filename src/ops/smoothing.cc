@@ -17,12 +17,12 @@
 #include "base/float_environment.h"
 #include "base/refuse.h"
 #include "core/element_names.h"
-#include "core/half.h"
 #include "kvant/range.h"
 #include "ops/multiply_channels.h"
 #include "ops/overlap.h"
 #include "ops/preference.h"
 #include "ops/views.h"
+#include "semantics/half.h"
 #include "semantics/one_number.h"
 #include "semantics/smoothing.h"
 
@@ -236,18 +236,6 @@ Status check_scales(const std::vector<float>& s) {
 template <class T>
 using LanesOf = semantics::OneNumber<compute_t<T>>;
 
-template <class T>
-T rounded(compute_t<T> x) {
-  T result;
-  LanesOf<T>::store_one(&result, x);
-  return result;
-}
-
-template <class T>
-compute_t<T> widened(T x) {
-  return core::widen(x);
-}
-
 // norm[j] / s_j, as the bytes of the whole tensor.
 template <class T>
 Result<std::vector<std::byte>> quotients(const Operand& norm, const std::vector<float>& s) {
@@ -255,10 +243,10 @@ Result<std::vector<std::byte>> quotients(const Operand& norm, const std::vector<
   const auto* from = static_cast<const std::byte*>(norm.view.data);
   std::vector<std::byte> bytes(from, from + s.size() * sizeof(T));
   for (std::size_t j = 0; j < s.size(); ++j) {
-    const compute_t<T> value = widened(ops::read_unaligned<T>(&bytes[j * sizeof(T)]));
+    const compute_t<T> value = semantics::widen(ops::read_unaligned<T>(&bytes[j * sizeof(T)]));
     if (!std::isfinite(value)) continue;
-    const T quotient = rounded<T>(semantics::smoothed<LanesOf<T>>(value, static_cast<compute_t<T>>(s[j])));
-    if (!std::isfinite(widened(quotient)))
+    const T quotient = semantics::narrow<T>(semantics::smoothed<LanesOf<T>>(value, static_cast<compute_t<T>>(s[j])));
+    if (!std::isfinite(semantics::widen(quotient)))
       return invalid_problem("{}: {} would overflow {} in channel {}: {} divided by scale {}", kApply, norm.name,
                              name(norm.view.kind), j, value, s[j]);
     std::memcpy(&bytes[j * sizeof(T)], &quotient, sizeof(T));
@@ -276,7 +264,7 @@ Status check_products(const Stream& stream, const Operand& weight, const std::ve
   for (std::size_t j = 0; j < s.size(); ++j) {
     const C magnitude = (*maxima)[j];
     const C product = semantics::smoothed_weight<LanesOf<T>>(magnitude, static_cast<C>(s[j]));
-    if (!std::isfinite(widened(rounded<T>(product))))
+    if (!std::isfinite(semantics::widen(semantics::narrow<T>(product))))
       return invalid_problem("{}: {} would overflow {} in channel {}: magnitude {} times scale {}", kApply, weight.name,
                              name(weight.view.kind), j, magnitude, s[j]);
   }

@@ -11,7 +11,7 @@
 #include <type_traits>
 
 #include "core/device_stream.h"
-#include "core/half.h"
+#include "semantics/half.h"
 #include "tests/simt/machine.h"
 
 #define KVANT_DEVICE inline
@@ -146,9 +146,9 @@ inline std::uint64_t double_to_bits(double d) { return std::bit_cast<std::uint64
 
 // NaN comes out of a GPU's conversions as the one of all ones.
 inline float half_to_float(std::uint16_t h) {
-  return (h & 0x7FFFu) > 0x7C00u ? bits_to_float(0x7FFFFFFFu) : core::widen(Half{h});
+  return (h & 0x7FFFu) > 0x7C00u ? bits_to_float(0x7FFFFFFFu) : semantics::widen(Half{h});
 }
-inline std::uint16_t float_to_half(float f) { return f != f ? std::uint16_t{0x7FFF} : core::narrow_to_half(f).bits; }
+inline std::uint16_t float_to_half(float f) { return f != f ? std::uint16_t{0x7FFF} : semantics::narrow<Half>(f).bits; }
 
 template <class C>
 C default_nan();

@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "cuda/device.h"
 #include "core/cuda_backend.h"
+#include "cuda/device.h"
 #include "tests/simt/device_memory.h"
 #include "tests/simt/simt.h"
 

@@ -220,9 +220,9 @@ struct Avx2F32 : Avx2Shared {
       store_256(p + 16, _mm256_blend_epi16(_mm256_srli_epi32(c, 16), d, 0xAA), stream);
     }
   }
-  // The rounded bf16 in the upper half of each element; core/half.h explains the bits. NaN needs no test: here it comes
-  // from a bf16 or is the default one (semantics::prepare sees to the scales), so its lower half is zero and nothing
-  // carries out of it.
+  // The rounded bf16 in the upper half of each element; semantics/half.h explains the bits. NaN needs no test: here it
+  // comes from a bf16 or is the default one (semantics::prepare sees to the scales), so its lower half is zero and
+  // nothing carries out of it.
   static KVANT_INLINE __m256i round_to_bf16(F x) {
     const __m256i bits = _mm256_castps_si256(x);
     const __m256i last = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));

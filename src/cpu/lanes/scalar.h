@@ -5,9 +5,9 @@
 #include <cstdint>
 
 #include "base/inline.h"
-#include "core/half.h"
 #include "cpu/lanes/block.h"
 #include "kvant/element.h"
+#include "semantics/half.h"
 #include "semantics/lanes.h"
 #include "semantics/one_number.h"
 
@@ -37,7 +37,7 @@ struct ScalarLanes : semantics::OneNumber<Compute> {
 
   template <class T>
   static KVANT_INLINE F widen(T x) {
-    return core::widen(x);
+    return semantics::widen(x);
   }
 
   // One number everywhere, from memory.
@@ -62,8 +62,8 @@ struct ScalarLanes : semantics::OneNumber<Compute> {
   }
 
   static KVANT_INLINE void store_one(C* p, F x) { store_unaligned(p, x); }
-  static KVANT_INLINE void store_one(Half* p, F x) { store_unaligned(p, core::narrow_to_half(x)); }
-  static KVANT_INLINE void store_one(BFloat16* p, F x) { store_unaligned(p, core::narrow_to_bfloat16(x)); }
+  static KVANT_INLINE void store_one(Half* p, F x) { store_unaligned(p, semantics::narrow<Half>(x)); }
+  static KVANT_INLINE void store_one(BFloat16* p, F x) { store_unaligned(p, semantics::narrow<BFloat16>(x)); }
   template <Order, class T>
   static KVANT_INLINE void store(T* p, const Quad& q, bool /*stream*/) {
     store_one(p, q.a);
