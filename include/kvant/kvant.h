@@ -5,6 +5,7 @@
 #include "kvant/dequantize.h"     // IWYU pragma: export
 #include "kvant/dynamic_range.h"  // IWYU pragma: export
 #include "kvant/elementwise.h"    // IWYU pragma: export
+#include "kvant/error_sums.h"
 #include "kvant/fake_quantize.h"  // IWYU pragma: export
 #include "kvant/granularity.h"    // IWYU pragma: export
 #include "kvant/linear.h"         // IWYU pragma: export

@@ -29,6 +29,7 @@ enum class QuantizeKind : std::uint8_t {
   w8a8_linear,
   smoothquant_linear,
   quantized_linear,
+  error_sums,
 };
 
 // ---- Element-wise operators ----

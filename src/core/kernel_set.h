@@ -7,6 +7,7 @@
 
 #include "core/dynamic_range_kernel.h"
 #include "core/elementwise_kernel.h"
+#include "core/error_sums_kernel.h"
 #include "core/linear_kernel.h"
 #include "core/range_kernel.h"
 #include "kvant/element.h"
@@ -26,7 +27,8 @@ struct KernelList {
 };
 
 // The families, in the order in which they are shown.
-using KernelFamilies = TypeList<ElementwiseKernel, RangeKernel, DynamicRangeKernel, LinearKernel>;
+using KernelFamilies =
+    TypeList<ElementwiseKernel, RangeKernel, DynamicRangeKernel, LinearKernel, ErrorSumsKernel>;
 
 template <class Families>
 struct KernelListsOf;

@@ -17,6 +17,11 @@ namespace kvant::cuda {
 // The kernels of one family, defined by its .cu file.
 template <class Kernel>
 detail::KernelList<Kernel> kernels();
+// Families that exist on the CPU only.
+template <>
+inline detail::KernelList<detail::ErrorSumsKernel> kernels<detail::ErrorSumsKernel>() {
+  return {};
+}
 
 template <class C>
 consteval KernelSku device_sku(QuantizeKind op, ElementKind element, ElementKind aux_element) {

@@ -2,6 +2,7 @@
 // or inline away (tests/cpu/isa_isolation.sh looks at the symbols).
 #pragma once
 
+#include <cstddef>
 #include <type_traits>
 
 #include "cpu/lanes/avx2.h"
@@ -15,6 +16,7 @@ struct Avx2Isa {
   template <class Compute>
   using Lanes = std::conditional_t<std::is_same_v<Compute, double>, Avx2F64, Avx2F32>;
   using Micro = Avx2Micro;
+  static constexpr std::size_t kF64Lanes = 4;
 };
 
 }  // namespace kvant::cpu

@@ -1,6 +1,8 @@
 // Plain C++, one number at a time: runs everywhere, and is what every other instruction set must equal.
 #pragma once
 
+#include <cstddef>
+
 #include "cpu/lanes/scalar.h"
 #include "cpu/micro/scalar.h"
 #include "kvant/sku.h"
@@ -12,6 +14,7 @@ struct ScalarIsa {
   template <class Compute>
   using Lanes = ScalarLanes<Compute>;
   using Micro = ScalarMicro;
+  static constexpr std::size_t kF64Lanes = 2;  // of vectors that every compiler has
 };
 
 }  // namespace kvant::cpu
