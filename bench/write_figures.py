@@ -70,8 +70,12 @@ def linear(rows):
         values = [by[threads] for threads in (1, 2) if threads in by]
         return " / ".join(f"{speed:.1f}" + (f" ({share:.2f})" if share else "") for speed, share in values)
 
-    columns = [("w8a8_linear", "bell"), ("quantized_linear", "bell"), ("w8a8_linear", "uniform")] + peers
-    titles = ["w8a8_linear", "quantized_linear", "w8a8_linear, uniform weights"] + peers
+    ours = {("w8a8_linear", "bell"): "w8a8_linear", ("quantized_linear", "bell"): "quantized_linear",
+            ("w8a8_linear", "uniform"): "w8a8_linear, uniform weights", ("f32_linear", "f32"): "f32_linear",
+            ("f32_linear", "bf16"): "f32_linear, bf16 weights"}
+    measured = {column for _, column in cells}
+    columns = [column for column in ours if column in measured] + peers
+    titles = [ours.get(column, column) for column in columns]
     lines = ["", "### Linear layers", "",
              "Packed s8 weights with a scale for each output channel, f32 output, [M, K] by [N, K]. Each cell: billion",
              "multiplications per second (GMAC/s) on 1 / 2 threads; for M = 1, in brackets, the share of the limit, a loop",
