@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Takes the pictures of the demo's report that README shows: docs/report.png and docs/report_layer.png.
+"""Takes the pictures of the demo's report for README and docs/report.md: docs/report.png and docs/report_layer.png.
 
     docs/report_pictures.py build/release/kvant
 

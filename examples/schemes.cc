@@ -117,6 +117,6 @@ int main() {
                   quantize->sku().name().c_str());
     }
   std::printf(
-      "\nSQNR: signal to quantization noise, higher is better. G/s: thousand million elements a second, finding "
+      "\nSQNR: signal to quantization noise, higher is better. G/s: billion elements per second, finding "
       "the range included, the best of 7.\n");
 }

@@ -27,8 +27,8 @@ struct BuildInfo {
 
 KVANT_API BuildInfo build_info();
 
-// The instruction set that select() takes on streams of the CPU: what KVANT_FORCE_ISA names, or the best that runs.
-// Refuses, as select() does, a name that is not known or cannot be had.
+// The instruction set that select() uses on CPU streams: the one that KVANT_FORCE_ISA names, or the best that runs
+// here. Like select(), it refuses a name that is unknown or that this build or machine does not have.
 KVANT_API Result<ArchSku> default_isa();
 
 }  // namespace kvant

@@ -3,9 +3,9 @@
 //   x  = scale * (q - zero_point)
 //   dq = dy * scale
 //
-// In is int8_t, uint8_t, Int4 or UInt4; Out is float, double, Half or BFloat16, and the gradients are of type
-// Out too. Scales are f64 for double, f32 otherwise. f16 and bf16 results are evaluated in f32 and rounded
-// once (overflow gives infinity). Shapes, bad parameters, aliasing: see elementwise.h and quantize.h.
+// In is int8_t, uint8_t, Int4 or UInt4. Out is float, double, Half or BFloat16, and so are the gradients. Scales are
+// f64 for double, f32 otherwise. f16 and bf16 results are computed in f32 and rounded once (overflow gives infinity).
+// Shapes, bad parameters, aliasing: see elementwise.h and quantize.h.
 //
 //   auto plan = kvant::DequantizePerChannelPlan<std::int8_t, float>::select(
 //       stream, {.shape = {64, 128}, .granularity = {.axis = 0}});

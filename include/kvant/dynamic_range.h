@@ -1,4 +1,4 @@
-// Dynamic-range quantization: scale and zero point from the data's own range, and the codes, in one plan. For every
+// Dynamic-range quantization: computes scale and zero point from the range of the data, and the codes. For every
 // segment of the scope (granularity.h says which elements form one), with xmin, xmax and max|x| over its finite values:
 //
 //   symmetric    scale = max|x| / q_max                      zero_point = 0
@@ -6,37 +6,38 @@
 //
 //   q = clamp(rne(x / scale) + zero_point, q_min, q_max)     with the stored scale; see elementwise.h
 //
-// In the order in which they apply:
+// These rules apply in order:
 //
-// - The range is that of the finite values. A segment without any counts as all zero. Infinities still go to q_max and
-//   q_min, NaN to the zero point (clamped into the range).
-// - `include_zero` (asymmetric) first extends the range to contain 0, and finally clamps the zero point into
-//   [q_min, q_max]. With u8 the results are those of ONNX's DynamicQuantizeLinear. Without it the zero point may lie
-//   outside the code type: it is an int32.
+// - The range is that of the finite values. A segment without finite values counts as all zero. Infinities still go to
+//   q_max and q_min, NaN to the zero point (clamped into the range).
+// - `include_zero` (asymmetric) first extends the range to contain 0, and at the end clamps the zero point into
+//   [q_min, q_max]. With u8 the results are those of ONNX's DynamicQuantizeLinear. Without it the zero point is an
+//   int32 that may lie outside the code type.
 // - All zero, or no elements: scale 1, zero point 0 (asymmetric: 0 clamped into [q_min, q_max]).
 // - Asymmetric, a constant c ≠ 0: scale = |c|, so that c comes back exactly (if |c| is a normal number).
-// - Asymmetric, xmax - xmin overflows: scale = 2 * ((xmax/2 - xmin/2) / (q_max - q_min)), at most the largest finite
+// - Asymmetric, xmax - xmin overflows: scale = 2 * ((xmax/2 - xmin/2) / (q_max - q_min)), at most the max finite
 //   number.
-// - Asymmetric: the scale is at least max|x| / 2^22. A range that is tiny beside its offset would need a zero point
-// that
-//   no f32 step holds.
+// - Asymmetric: the scale is at least max|x| / 2^22. A range that is tiny compared with its offset would need a zero
+//   point that f32 cannot represent.
 // - The scale is at least the smallest normal number of its type. So it is always finite and positive.
 //
 // For finite x, dequantizing gives x back within
 //   scale / 2 + 2^-24 * max|x| + scale * (q_max - q_min) * 2^-22        (f64: 2^-53 and 2^-51)
 // plus the rounding of the result itself, except where codes clip: symmetric with q_min > -q_max (negative x in u8 and
-// u4), and a scale that was cut to the largest finite number.
+// u4), and a scale that was limited to the max finite number.
 //
-// Scales and zero points are always computed by division; Numerics decides about the elements. q_min < q_max for
-// asymmetric; q_max > 0 and q_min <= q_max for symmetric. scale_out and zero_point_out have parameter_shape(shape,
-// scope), which is what the dequantize plan of the same granularity takes; dense, other forms as in granularity.h. They
-// are written for segments without elements too. zero_point_out may be null in symmetric mode; if it is not, it is
-// filled with 0 there. No output may overlap anything else, nor may the workspace. run() may be given another stream
-// than select(). Same bits for any thread count and instruction set.
+// Scales and zero points are always computed by division; Numerics applies to the elements. Asymmetric needs
+// q_min < q_max, symmetric q_max > 0 and q_min <= q_max.
 //
-// How a tensor is read: once per token, group or channel on the outermost axis (a segment of up to 256 KiB), where the
-// codes of one segment are made while the range of the next is found; twice per tensor and for channels of an inner
-// axis.
+// scale_out and zero_point_out have parameter_shape(shape, scope), which is what the dequantize plan of the same
+// granularity takes. They are dense; granularity.h lists other accepted shapes. Segments without elements are written
+// too. zero_point_out may be null in symmetric mode; if it is given there, it is filled with 0. Outputs and workspace
+// may not overlap anything. run() may be given another stream than select(). Same bits for any thread count and
+// instruction set.
+//
+// How often a tensor is read: once per token, group or channel on the outermost axis (segments of up to 256 KiB), where
+// the codes of one segment are computed while the range of the next is found; twice per tensor and for channels of an
+// inner axis.
 //
 //   std::vector<float> x(64 * 128), scale(64);
 //   std::vector<std::int8_t> q(x.size());
@@ -77,8 +78,8 @@ struct DynamicRangeQuantizeDescriptor {
   DynamicRangeScope scope = PerToken{};
   DynamicRangeMode mode = DynamicRangeMode::symmetric;
   bool include_zero = false;                         // a symmetric range contains 0 anyway
-  std::optional<std::int32_t> q_min = std::nullopt;  // default: the least value of the output type
-  std::optional<std::int32_t> q_max = std::nullopt;  // default: the greatest
+  std::optional<std::int32_t> q_min = std::nullopt;  // default: min of the output type
+  std::optional<std::int32_t> q_max = std::nullopt;  // default: max of the output type
   std::optional<ElementKind> input = std::nullopt;   // AnyDynamicRangeQuantizePlan needs both; for the typed plan they
   std::optional<ElementKind> output = std::nullopt;  // must be In and Out if set
 };
@@ -109,7 +110,7 @@ class KVANT_API AnyDynamicRangeQuantizePlan {
                                                     const PlanPreference& preference = {});
 
   Status can_implement(const AnyDynamicRangeQuantizeArgs& args) const { return can_implement(operands(args)); }
-  // 0 where segments fit the cache; otherwise bytes for the ranges of parts that threads read side by side.
+  // 0 if segments fit the cache; otherwise bytes for partial ranges, one for each part that a thread reads.
   std::size_t workspace_size() const;
   KernelSku sku() const;
   PrecisionGuarantee precision_guarantee() const { return sku().precision_guarantee; }

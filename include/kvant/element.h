@@ -60,7 +60,7 @@ struct CodeRange {
   std::int32_t max;
 };
 
-// The points that a code may name. Integers are their own codes.
+// What the codes of a type stand for. Integer codes stand for themselves.
 enum class GridKind : std::uint8_t { none, integer };
 
 struct ElementInfo {

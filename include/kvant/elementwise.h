@@ -1,5 +1,5 @@
-// The element-wise family behind quantize.h, dequantize.h and fake_quantize.h, with element kinds and
-// granularity chosen at run time. Callers that know their types at compile time use those headers.
+// The element-wise operators with element kinds and granularity chosen at run time. Callers that know their types at
+// compile time use quantize.h, dequantize.h and fake_quantize.h, which are built on this.
 //
 // With F(x) = x / scale (Numerics::exact) or x * (1 / scale) (Numerics::reciprocal) and rne = round to
 // nearest, ties to even:
@@ -12,20 +12,20 @@
 //   fake_quantize_backward  dx = in_range(x) ? dy : 0
 //   dequantize_backward     dq = dy * scale
 //
-// f64 is evaluated in f64; f32, f16 and bf16 in f32 with f32 scales, rounded once on the way out.
+// f64 is computed in f64; f32, f16 and bf16 in f32 with f32 scales. The result is rounded to its type once.
 //
 // - The zero point is added after rounding: x / scale = 0.5 with zp = 1 gives 1, not 2.
 // - NaN quantizes to zp clamped into [q_min, q_max], +Inf to q_max, -Inf to q_min. Fake quantization keeps
 //   NaN; the gradient at NaN and at infinities is 0.
 // - A scale given as one number must be finite and positive, a zero point given as one number within
-//   ±2^23. Tensors of them are not scanned: a bad scale gives what IEEE arithmetic makes of the formula (a
-//   NaN quotient counts as NaN) for its own elements only; a zero point beyond ±2^23 counts as ±2^23.
+//   ±2^23. Tensors of them are not scanned. A bad scale gives what IEEE arithmetic makes of the formula (a
+//   NaN quotient counts as NaN), only for its own elements. A zero point beyond ±2^23 counts as ±2^23.
 // - q_min <= q_max, inside the code type (fake_quantize: inside ±2^23).
-// - Zeros that rounding or masking makes are written as +0.0; products and quotients of gradients keep the sign that
-//   IEEE gives them. Denormals count; nothing is flushed.
-// - No elements: success, nothing is touched.
-// - output may be the very same buffer as input for fake_quantize, and grad_input the same as grad_output or
-//   input in backward passes, with equal strides. Any other overlap of an output with anything is refused.
+// - Zeros from rounding or masking are written as +0.0; products and quotients of gradients keep the sign that
+//   IEEE gives them. Denormals are computed with, never flushed.
+// - No elements: success, nothing is read or written.
+// - fake_quantize may write its output over its input, and a backward pass its grad_input over grad_output or input, if
+//   strides are equal. Any other overlap of an output is refused.
 #pragma once
 
 #include <cstddef>
@@ -53,7 +53,7 @@ struct ElementwiseDescriptor {
 };
 
 struct ElementwiseArgs {
-  AnyRef input;        // x or q of the forward pass; not read by dequantize_backward
+  AnyRef input;        // x or q of the forward pass; dequantize_backward does not read it
   AnyRef grad_output;  // backward only
   AnyMut output;       // the result; backward: the gradient of the input
   AnyParameter scale;
@@ -64,7 +64,7 @@ namespace detail {
 struct ElementwiseKernel;
 
 // The buffers of one launch by reference, so that typed and run-time typed arguments share one path without
-// copying views. grad_output and input are null where the operator has none.
+// copying views. grad_output and input are null if the operator has none.
 struct ElementwiseOperands {
   const AnyRef* input;
   const AnyRef* grad_output;
@@ -131,8 +131,8 @@ namespace detail {
 KVANT_API Result<ElementwisePlan> select_typed(const Stream& stream, ElementwiseDescriptor descriptor,
                                                const PlanPreference& preference, ElementKind input, ElementKind output);
 
-// The typed face of ElementwisePlan. Descriptor and Args come from the operator's own header; their members
-// elementwise() and operands() translate them.
+// ElementwisePlan with types. Descriptor and Args come from the operator's own header; their members elementwise() and
+// operands() convert them.
 template <QuantizeKind kOp, class In, class Out, class DescriptorType, class ArgsType>
 class TypedElementwisePlan : public TypedPlan<ElementwisePlan, DescriptorType, ArgsType> {
  public:

@@ -1,12 +1,12 @@
-// Fake quantize: round to the quantization grid and stay in floating point, for training; and its
-// straight-through backward pass.
+// Fake quantize, for training: rounds to the quantization grid but stays in floating point. With its straight-through
+// backward pass.
 //
 //   y  = scale * (clamp(rne(x / scale) + zero_point, q_min, q_max) - zero_point)
 //   dx = q_min <= rne(x / scale) + zero_point <= q_max ? dy : 0
 //
-// T is float, double, Half or BFloat16. NaN gives NaN, so that training sees it; infinities give the clipped
-// end; the gradient at all three is 0. q_min and q_max lie within ±2^23. y may be written over x, and dx over
-// dy or x. Shapes and bad parameters: see elementwise.h and quantize.h.
+// T is float, double, Half or BFloat16. NaN gives NaN, so that training sees it. Infinities give the ends of the range.
+// The gradient at all of these is 0. q_min and q_max lie within ±2^23. y may be written over x, and dx over dy or x.
+// Shapes and bad parameters: see elementwise.h and quantize.h.
 //
 //   auto plan = kvant::FakeQuantizePlan<float>::select(stream, {.shape = {4096}, .q_min = -8, .q_max = 7});
 //   kvant::Status done = plan->run(stream, {}, {.input = {x.data(), {4096}},

@@ -7,8 +7,8 @@
 //                          along `axis`; the last group may be        replaced by ceil(shape[axis] / size)
 //                          shorter (ONNX's blocked quantization)
 //
-// Axes count from 0, or from the end when negative. Parameters may also be given flat, as one dimension of
-// the same number of elements in the same order, and per token with a last dimension of 1.
+// Axes count from 0, or from the end if negative. Parameters may also be flat (one dimension with the same elements in
+// the same order) and, per token, have a last dimension of 1.
 #pragma once
 
 #include <cstdint>

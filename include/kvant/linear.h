@@ -1,36 +1,40 @@
-// W8A8 linear layers: an 8-bit matrix product with exact sums, and one rounding on the way out.
+// W8A8 linear layers: an 8-bit matrix product with exact sums, and one rounding to the output type.
 //
 //   y[m, n] = (act_scale[m] * weight_scale[n]) * Σ_k (a[m, k] - act_zero_point[m]) * (w[n, k] - weight_zero_point[n])
 //             + bias[n]
 //
 // W8A8LinearPlan<Out, W>
-//     The activation comes quantized, with a scale (and zero point) per token or one for all, so that q, k and v can
-//     share one quantization of their input.
+//     The activation is quantized already, with a scale (and zero point) per token or one for all, so that q, k and v
+//     can share one quantization of their input.
 // SmoothQuantLinearPlan<Out, W>
-//     The same with the one static activation scale of a calibrated layer, in the descriptor.
+//     The same with one static activation scale, from calibration, in the descriptor.
 // QuantizedLinearPlan<In, W>
-//     The activation comes in floating point and is quantized to s8 inside: per token by its own range, symmetric or
-//     asymmetric, or with a static scale; optionally divided by a smoothing vector first.
+//     The activation is floating point and is quantized to s8 inside: per token by its own range, symmetric or
+//     asymmetric, or with a static scale. Optionally it is divided by a smoothing vector first.
 //
 // - The sum is exact for every value of s8 and u8 (-128 * -128 included), for any K, on every instruction set. Zero
-//   points are corrected in integers; the sum becomes floating point once, rounded to nearest even.
+//   points are corrected in integers. The sum is converted to floating point once, rounded to nearest even.
 // - Then, in this order and without fused multiply-adds: the product of the scales, times the sum, plus the bias, and
 //   one rounding to the output type. f64 outputs do this in f64 (scales are f64), all others in f32 (scales are f32).
-//   So the same bits come out for any thread count and instruction set, packed weight or raw.
+//   So the bits are the same for any thread count and instruction set, with a packed or a raw weight.
 // - K = 0 writes the bias, or 0. M = 0 or N = 0 writes nothing.
-// - A scale given as a number must be finite and positive. Entries of a tensor of scales are not scanned: a bad one
-//   gives what IEEE arithmetic makes of the formula, in its own row or column.
+// - A scale given as a number must be finite and positive. Tensors of scales are not scanned: a bad entry gives what
+//   IEEE arithmetic makes of the formula, in its own row or column.
 // - An activation zero point given as a number must lie within ±2^23; an entry of a tensor beyond that counts as ±2^23.
-//   A weight zero point must lie in the range of the weight's type; an entry beyond counts as the nearest that does.
+//   A weight zero point must lie in the range of the weight's type; an entry of a tensor is clamped into it.
 //
-// Shapes, with M rows in all: activation [..., K] of rank 1 to 8, output the same with N in place of K; M may be
-// anything up to the descriptor's max_rows, from run to run. act_scale and act_zero_point: a number or M of them (flat,
-// or in the leading shape of the activation, with or without a last size of 1). weight [N, K], raw or packed
-// (packed_weight.h): exactly one of the two. weight_scale and weight_zero_point: a number or N of them. bias: none, or
-// [N] in the output's element type or in the type of its scales. Rows of activation, output and raw weight may be
-// strided. No alignment is needed. The output may overlap nothing else, nor may the workspace.
+// Shapes, with M rows in all:
+//   activation [..., K] of rank 1 to 8; output the same with N in place of K. M may differ from run to run, up to the
+//     descriptor's max_rows
+//   act_scale, act_zero_point: a number, or M of them (flat, or in the leading shape of the activation, with or without
+//     a last size of 1)
+//   weight [N, K]: either raw or packed (packed_weight.h)
+//   weight_scale, weight_zero_point: a number, or N of them
+//   bias: none, or [N] in the output's element type or in the type of its scales
+// Rows of activation, output and raw weight may be strided. No alignment is needed. Output and workspace may not
+// overlap anything.
 //
-// A packed weight is faster, far more so for few rows: a raw one is rearranged block by block in every run.
+// A packed weight is faster, most of all for few rows, because a raw one is rearranged block by block in every run.
 //
 //   std::vector<float> x(m * k), y(m * n), weight_scale(n);
 //   std::vector<std::int8_t> w(n * k);
@@ -63,7 +67,7 @@
 namespace kvant {
 
 struct W8A8LinearDescriptor {
-  std::int64_t max_rows = 0;                         // M of a run may be anything up to this
+  std::int64_t max_rows = 0;                         // the max M of a run
   std::int64_t in_features = 0;                      // K
   std::int64_t out_features = 0;                     // N
   ElementKind activation = ElementKind::s8;          // s8 or u8
@@ -83,8 +87,8 @@ struct SmoothQuantLinearDescriptor {
 };
 
 // How the input becomes s8 codes: by the range of each token (dynamic_range.h, scope token, q_min -128, q_max 127), or,
-// where act_scale is set, by that scale and act_zero_point for all (quantize.h). With `smooth`, x[m, k] / smooth[k]
-// takes the place of x[m, k], divided in the type of the scales and not rounded to the input's type.
+// if act_scale is set, by that scale and act_zero_point for all (quantize.h). With `smooth`, x[m, k] / smooth[k]
+// replaces x[m, k], divided in the type of the scales and not rounded to the input's type.
 // PlanPreference::numerics applies to the codes; the division by smooth is always exact.
 struct QuantizedLinearDescriptor {
   std::int64_t max_rows = 0;
@@ -99,7 +103,7 @@ struct QuantizedLinearDescriptor {
   std::optional<ElementKind> weight = std::nullopt;
 };
 
-// The arguments of all three with element kinds chosen at run time. What a plan does not use must be left empty:
+// The arguments of all three with element kinds chosen at run time. Leave empty what a plan does not use:
 // act_scale and act_zero_point belong to w8a8 plans only, smooth to quantized_linear with `smooth`.
 struct AnyLinearArgs {
   AnyRef activation = {};
@@ -143,7 +147,7 @@ class KVANT_API AnyLinearPlan {
                                       const PlanPreference& preference = {});
 
   Status can_implement(const AnyLinearArgs& args) const;
-  // Bytes for the rearranged activation of max_rows rows, and for its codes and scales where they are made inside.
+  // Bytes for the rearranged activation of max_rows rows, and for its codes and scales if they are computed inside.
   std::size_t workspace_size() const;
   KernelSku sku() const;
   PrecisionGuarantee precision_guarantee() const { return sku().precision_guarantee; }

@@ -2,16 +2,16 @@
 // use it for every run and from any number of threads: it never changes, and copies share the bytes.
 //
 // A packed weight holds the codes of a [N, K] matrix of s8 or u8 (nothing is rounded or lost), the sums of its rows,
-// and where the instruction set needs it a list of what would not fit 16-bit sums. It belongs to the instruction set it
-// was packed for: a plan for another one refuses it. Plans of CUDA take the raw weight: there is nothing to rearrange.
+// and, if the instruction set needs it, a list of what would overflow 16-bit sums. It belongs to the instruction set it
+// was packed for: a plan for another one refuses it. CUDA plans take the raw weight: there is nothing to rearrange.
 //
 //   auto packed = kvant::PackedWeight::pack(stream, kvant::TensorRef<std::int8_t>(w.data(), {n, k}));
 //   if (!packed.ok()) return fail(packed.status());
 //   … {.packed_weight = &*packed} in the arguments of a linear plan (linear.h)
 //
-// bytes() can be written to a file and read back with from_bytes(); how many there are depends on N, K and the
-// instruction set alone, so packed_size() tells before anything is packed. The bytes are for machines of the same byte
-// order and are checked when they come back: a damaged or foreign buffer is refused with the reason.
+// bytes() can be written to a file and read back with from_bytes(). Their number depends only on N, K and the
+// instruction set, so packed_size() knows it before anything is packed. The bytes are for machines of the same byte
+// order, and from_bytes() checks them: a damaged or foreign buffer is refused with the reason.
 #pragma once
 
 #include <cstddef>

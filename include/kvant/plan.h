@@ -2,12 +2,12 @@
 //
 //   auto plan = SomePlan::select(stream, descriptor);   refuses what the descriptor shows; picks the kernel
 //   plan->can_implement(args)                           every check that needs the buffers
-//   plan->workspace_size()                              scratch bytes that run() wants
+//   plan->workspace_size()                              scratch bytes that run() needs
 //   plan->run(stream, workspace, args)                  checks again, then runs; writes nothing if it refuses
 //
 // Plans are immutable: one plan may be used by many threads at once. run() allocates nothing, takes no lock
-// and calls the kernel that select() chose; on a stream of CUDA it enqueues and returns. It neither depends on nor
-// leaves behind any change of the floating-point mode (rounding, flush to zero, exception masks).
+// and calls the kernel that select() chose; on a CUDA stream it enqueues and returns. It does not depend on the
+// caller's floating-point mode (rounding, flush to zero, exception masks) and does not change it.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@
 
 namespace kvant {
 
-// How x / scale is evaluated. They differ at ties: x = 0.273939937f, scale = 0.00214854861f gives 127.499992
+// How x / scale is computed. The two differ at ties: x = 0.273939937f, scale = 0.00214854861f gives 127.499992
 // by division and 127.5 by multiplication with the reciprocal.
 enum class Numerics : std::uint8_t {
   exact,       // the correctly rounded quotient x / scale, as in ONNX QuantizeLinear
@@ -30,9 +30,9 @@ enum class Numerics : std::uint8_t {
 };
 KVANT_API std::string_view name(Numerics numerics);
 
-// What select() may choose from. The stream says which backend; `backend`, if set, must agree. A backend or instruction
-// set that is asked for and absent is an error, never a silent fallback. The environment variable KVANT_FORCE_ISA
-// (scalar, avx2) fills in `isa` where it is unset, for streams of the CPU.
+// What select() may choose from. The stream decides the backend; `backend`, if set, must agree. A requested backend or
+// instruction set that is absent is an error, never a silent fallback. On CPU streams the environment variable
+// KVANT_FORCE_ISA (scalar, avx2) sets `isa` if it is unset.
 struct PlanPreference {
   std::optional<BackendKind> backend = std::nullopt;
   std::optional<ArchSku> isa = std::nullopt;
@@ -47,7 +47,7 @@ struct Workspace {
 
 namespace detail {
 
-// The typed face of a run-time typed plan: the same calls, with Args::operands() handing over the views without a copy.
+// A run-time typed plan with types: the same calls, with Args::operands() passing the views without a copy.
 // Each operator's header derives from it and adds select().
 template <class Plan, class DescriptorType, class ArgsType>
 class TypedPlan {

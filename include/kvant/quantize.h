@@ -5,8 +5,8 @@
 //
 // In is float, double, Half or BFloat16; Out is int8_t, uint8_t, Int4 or UInt4. Ties, NaN, infinities, bad
 // parameters, aliasing: see elementwise.h. Shapes: input, output, grad_output and grad_input have the
-// descriptor's shape, scale and zero_point have parameter_shape(shape, granularity) or, per tensor, are
-// numbers; zero_point may be one number for every granularity and is 0 unless given.
+// descriptor's shape; scale and zero_point have parameter_shape(shape, granularity) or, per tensor, are
+// numbers. zero_point may be one number for every granularity; its default is 0.
 //
 //   std::vector<float> x(64 * 128), scale(64, 0.1f);
 //   std::vector<std::int8_t> q(x.size());
@@ -29,8 +29,8 @@ template <class G>
 struct QuantizeDescriptorOf {
   Shape shape = {};
   G granularity = {};
-  std::optional<std::int32_t> q_min = std::nullopt;  // default: the least value of the output type
-  std::optional<std::int32_t> q_max = std::nullopt;  // default: the greatest
+  std::optional<std::int32_t> q_min = std::nullopt;  // default: min of the output type
+  std::optional<std::int32_t> q_max = std::nullopt;  // default: max of the output type
   std::optional<ElementKind> input = std::nullopt;   // if set, must be the plan's In
   std::optional<ElementKind> output = std::nullopt;  // if set, must be the plan's Out
 

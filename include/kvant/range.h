@@ -1,18 +1,18 @@
-// Range: the least and the greatest finite value, and the largest magnitude, of every segment of a tensor. Observers
-// and calibration are made of it, and it is the first half of dynamic_range.h.
+// Range: min, max and max magnitude of the finite values of every segment of a tensor. Observers and calibration use
+// it, and it is the first half of dynamic_range.h.
 //
-//   min     = least finite x            +Inf where a segment has none
-//   max     = greatest finite x         -Inf where a segment has none
-//   max_abs = max(-min, max)               0 where a segment has none
+//   min     = min of finite x           +Inf if a segment has none
+//   max     = max of finite x           -Inf if a segment has none
+//   max_abs = max(-min, max)               0 if a segment has none
 //
 // - NaN and infinities are left out. Zeros are written as +0.0. Nothing is rounded: every result is one of the inputs
 //   (or its negative), in the scale type of In (f64 for f64, f32 for the others).
 // - A segment is what shares a parameter in granularity.h; each output has parameter_shape(shape, scope), dense (flat
-//   is accepted too). Outputs that are not wanted stay null; at least one must be there if there are segments.
+//   is accepted too). Leave outputs that you do not need null; at least one must be given if there are segments.
 // - With `accumulate` the outputs are read first and extended: min(old, new), max(old, new). An old NaN counts as
-//   nothing: it is replaced by what the new segment has, be that empty. Start from +Inf, -Inf and 0 (a run without
-//   accumulate on the first batch does that), then any order and any split of the batches gives the same bits.
-// - No elements: every segment is empty, and the outputs are written all the same.
+//   nothing: the value of this batch replaces it, even if the segment is empty. Start from +Inf, -Inf and 0 (a run
+//   without accumulate on the first batch does that), then any order and any split of the batches gives the same bits.
+// - No elements: every segment is empty, and the outputs are still written.
 // - Outputs must not overlap the input or each other, and the workspace must not overlap anything.
 // - Same bits for any thread count and instruction set.
 //
@@ -70,7 +70,7 @@ class KVANT_API AnyRangePlan {
                                      const PlanPreference& preference = {});
 
   Status can_implement(const AnyRangeArgs& args) const { return can_implement(operands(args)); }
-  // Bytes for the ranges of parts that threads read side by side.
+  // Bytes for partial ranges, one for each part that a thread reads.
   std::size_t workspace_size() const;
   KernelSku sku() const;
   PrecisionGuarantee precision_guarantee() const { return sku().precision_guarantee; }

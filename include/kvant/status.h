@@ -1,5 +1,5 @@
-// Status and Result: how kvant says no. Nothing throws across the API; every refusal carries a code and
-// a sentence with the numbers that were wrong, for example
+// Status and Result: how kvant reports errors. Nothing throws across the API. Every refusal has a code and a message
+// that names the numbers that were wrong, for example
 //   "quantize_per_group: group_size 0 must be positive".
 #pragma once
 
@@ -17,17 +17,17 @@ namespace kvant {
 enum class StatusCode : std::uint8_t {
   Ok,
   InvalidProblem,     // a size, range, shape, pointer or parameter that no kernel could accept
-  Unsupported,        // a legal problem that no kernel of this build or machine serves
+  Unsupported,        // a valid problem for which this build or machine has no kernel
   MisalignedOperand,  // a buffer whose address the chosen kernel cannot use
   WorkspaceTooSmall,  // fewer bytes than workspace_size()
-  DeviceUnavailable,  // the backend exists, its device does not answer
+  DeviceUnavailable,  // the backend exists, but its device does not respond
   Internal,           // a fault inside kvant or in a callback it was given
 };
 
 // "InvalidProblem" and so on.
 KVANT_API std::string_view name(StatusCode code);
 
-// Success, or a code with a sentence. Success is a null pointer: run() returns one in no time.
+// Success, or a code with a message. Success is a null pointer, so that run() returns it at no cost.
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -47,7 +47,7 @@ class [[nodiscard]] Status {
   std::shared_ptr<const Refusal> refusal_;
 };
 
-// A value, or the Status that explains its absence. value(), operator* and operator-> require ok().
+// A value, or the Status that says why there is none. value(), operator* and operator-> require ok().
 template <class T>
 class [[nodiscard]] Result {
  public:

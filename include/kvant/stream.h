@@ -1,19 +1,19 @@
-// Stream: where work runs. Cheap to copy; copies share the threads behind it.
+// Stream: where work runs. Cheap to copy; copies share their threads.
 //
 //   Stream::cpu()          all cores the process may use
 //   Stream::cpu(4)         four threads, the calling one included
 //   Stream::cpu(executor)  the host program's own thread pool, through a parallel-for callback
 //   Stream::cuda(stream)   a cudaStream_t; null: the default one
 //
-// On a stream of CUDA, run() puts kernels on the stream and returns. Tensors and the workspace are device memory, at
-// addresses that are multiples of their element's size; parameters given as one number stay on the host. The stream
-// belongs to its device, or to the current one if it is null (CUDA's legacy default stream), and that device must be
-// the current one whenever a plan runs. Results have the CPU's bits, but for the payloads of NaN; plans refuse the
-// same, but for what only device memory holds: one scale that is given as a tensor is not looked at. Without a device
-// status() is DeviceUnavailable with CUDA's own reason; in a build without CUDA it is Unsupported.
+// On a CUDA stream, run() enqueues kernels and returns. Tensors and the workspace are in device memory, at addresses
+// that are multiples of their element's size; parameters given as one number stay on the host. The stream belongs to
+// its device, or to the current one if it is null (CUDA's legacy default stream), and that device must be current
+// whenever a plan runs. Results have the bits of the CPU, except for the payloads of NaN. Plans refuse what they refuse
+// on the CPU, except what is only in device memory: a single scale that is given as a tensor is not checked. Without a
+// device status() is DeviceUnavailable with CUDA's own reason; in a build without CUDA it is Unsupported.
 //
-// A stream made with bad arguments is not usable: status() says why, and every select() and run() that is
-// given it returns that status. Small problems run on the calling thread whatever the stream.
+// A stream made with bad arguments is not usable: status() says why, and every select() and run() with it returns that
+// status. Small problems run on the calling thread, whatever the stream.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +44,8 @@ class Task {
   const void* context_;
 };
 
-// The host's thread pool. `parallel_for(parts, task)` calls task(0) … task(parts - 1) once each, on whatever
-// threads it likes, and returns when all have returned. A part that was not run, or an exception that leaves
+// The host's thread pool. `parallel_for(parts, task)` calls task(0) … task(parts - 1) once each, on any
+// threads, and returns when all have returned. A part that was not run, or an exception that leaves
 // parallel_for, makes run() return Internal.
 struct Executor {
   int threads = 1;  // how many parts are worth running at once
@@ -60,14 +60,14 @@ class KVANT_API Stream {
   static Stream cuda(CUstream_st* stream);
 
   BackendKind backend() const;
-  int threads() const;  // 1 for a stream of CUDA
+  int threads() const;  // 1 for a CUDA stream
   const Status& status() const;
 
   // Runs the parts of `task` on this stream's threads and waits for them. Operators use it; so may callers. An
-  // exception that leaves the task becomes Internal. Streams of the CPU only.
+  // exception that leaves the task becomes Internal. CPU streams only.
   Status parallel_for(std::int64_t parts, const Task& task) const;
 
-  const detail::DeviceStream& device() const;  // for the plans of CUDA
+  const detail::DeviceStream& device() const;  // for CUDA plans
 
  private:
   class Impl;

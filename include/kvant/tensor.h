@@ -1,4 +1,4 @@
-// Views: where the elements are, and in what shape. A view owns nothing.
+// Views: where the elements of a tensor are, and its shape. A view owns nothing.
 //
 // Data is row-major. A row is the last dimension. `row_stride` is the distance between the starts of two
 // neighbouring rows in elements; 0 means dense (rows follow each other without a gap; packed 4-bit rows
@@ -24,8 +24,8 @@ namespace kvant {
 
 inline constexpr int kMaxRank = 8;
 
-// Up to kMaxRank signed 64-bit sizes. Rank 0 is a single element; a size of 0 is legal and means no
-// elements. More than kMaxRank sizes make a shape that every select() refuses (rank() tells how many).
+// Up to kMaxRank signed 64-bit sizes. Rank 0 is a single element; a size of 0 is valid and means no
+// elements. Every select() refuses a shape with more than kMaxRank sizes (rank() says how many).
 class Shape {
  public:
   constexpr Shape() = default;
@@ -42,8 +42,8 @@ class Shape {
   // The last size; 1 for rank 0.
   constexpr std::int64_t row_length() const { return rank_ == 0 ? 1 : sizes_[rank_ - 1]; }
 
-  // The number of elements. Nothing if a size is negative, the rank is above kMaxRank, or the product of
-  // the non-zero sizes overflows 63 bits (a zero beside them does not excuse it).
+  // The number of elements. Nothing if a size is negative, the rank is above kMaxRank, or the product of the non-zero
+  // sizes overflows 63 bits (even if another size is 0).
   KVANT_API std::optional<std::int64_t> element_count() const;
 
   // "[64, 128]"

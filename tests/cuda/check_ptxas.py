@@ -382,10 +382,10 @@ def span(values):
 
 
 def summary_table(figures):
-    """One line for each family: least to most over types."""
+    """One line for each family: min to max over types."""
     archs = sorted({row["arch"] for row in figures["kernels"]})
     titles = " | ".join(f"sm_{arch}" for arch in archs)
-    lines = [f"nvcc {figures['nvcc']}; registers of a thread, least to most over the family's kernels. None spills",
+    lines = [f"nvcc {figures['nvcc']}; registers of a thread, min to max over the family's kernels. None spills",
              "or has a stack frame. Shared memory is what a kernel declares; what a launch asks for comes on top.", "",
              f"| kernel | kernels | threads in a block | shared bytes | {titles} |",
              "|---" * (4 + len(archs)) + "|"]

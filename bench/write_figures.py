@@ -1,25 +1,17 @@
 #!/usr/bin/env python3
-"""Rewrites the figures in README.md from bench.json, bench_ort.json, bench_tool.json and bench_peers.json, each where it
-is, and from the tool's demo, so that no number there is typed by hand.
+"""Writes the measured figures into the docs, so that no number there is typed by hand: the tables of docs/performance.md
+from bench.json, bench_ort.json, bench_tool.json and bench_peers.json, each where it is, and the tool's demo into
+docs/report.md. docs/speed.svg is drawn by bench/speed_chart.py.
 
-usage: python3 bench/readme_table.py   (after ./dev bench or ./dev bench --ort, python/bench_peers.py --json bench_peers.json)
+usage: python3 bench/write_figures.py   (after ./dev bench or ./dev bench --ort, python/bench_peers.py --json bench_peers.json)
 """
 import json
 import pathlib
-import platform
-import re
 import subprocess
 
+from processor import processor
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-
-
-def processor():
-    """Name, family and caches as Linux tells them; virtual machines hide the model's name."""
-    text = pathlib.Path("/proc/cpuinfo").read_text()
-    found = {key: re.search(rf"^{key}\s*: (.*)$", text, re.M) for key in ("model name", "cpu family", "model")}
-    values = {key: match.group(1) if match else "?" for key, match in found.items()}
-    cores = len(re.findall(r"^processor\s*:", text, re.M))
-    return f"{values['model name']} (family {values['cpu family']}, model {values['model']}), {cores} cores, {platform.system()}"
 
 
 def dynamic_range(rows, cell):
@@ -37,8 +29,9 @@ def dynamic_range(rows, cell):
             axis = row.get("axis") if row["granularity"] == "channel" else -1 if row["granularity"] == "group" else None
             key = (row["granularity"], axis, row.get("group_size", 0))
             cases.setdefault((row["mode"], row["in"], row["threads"]), {})[key] = row
-    lines = ["", "Dynamic-range quantization to s8, shape [16384, 4096]; the limit reads once and writes once, for tensor",
-             "and for channels of axis 1 reads twice:", "",
+    lines = ["", "### Dynamic range", "",
+             "Quantization to s8 with scales from the data, shape [16384, 4096]. The limit reads once and writes once; per",
+             "tensor and for channels of axis 1 it reads twice.", "",
              "| mode | input | threads | token | group of 128 | group of 32 | tensor | channel, axis 0 | channel, axis 1 |",
              "|---|---|---|---|---|---|---|---|---|"]
     for (mode, source, threads), by in cases.items():
@@ -47,7 +40,7 @@ def dynamic_range(rows, cell):
 
 
 def linear(rows):
-    """The table of linear layers beside other libraries, and whose sums are right."""
+    """The table that compares linear layers with those of other libraries, and whose sums are right."""
     if not rows:
         return []
     # (shape, column) -> threads -> (GMAC/s, share of the limit or None)
@@ -77,13 +70,18 @@ def linear(rows):
         values = [by[threads] for threads in (1, 2) if threads in by]
         return " / ".join(f"{speed:.1f}" + (f" ({share:.2f})" if share else "") for speed, share in values)
 
-    columns = [("w8a8_linear", "bell"), ("quantized_linear", "bell"), ("w8a8_linear", "uniform")] + peers
-    titles = ["w8a8_linear", "quantized_linear", "w8a8_linear, uniform weights"] + peers
-    lines = ["", "Linear layers with packed s8 weights per output channel, f32 output, [M, K] by [N, K]. Each cell:",
-             "thousand million multiplications a second (GMAC/s) on 1 / 2 threads; for M = 1 in brackets the share of",
-             "the limit, a loop that only reads the weight. Weights are bell-shaped (normal, largest magnitude 127)",
-             "unless the column says uniform (-128 to 127). The peers were timed in turns with kvant in one process"
-             + (", ort_dynamic before and after it:" if "ort_dynamic" in peers else ":"), "",
+    ours = {("w8a8_linear", "bell"): "w8a8_linear", ("quantized_linear", "bell"): "quantized_linear",
+            ("w8a8_linear", "uniform"): "w8a8_linear, uniform weights", ("f32_linear", "f32"): "f32_linear",
+            ("f32_linear", "bf16"): "f32_linear, bf16 weights"}
+    measured = {column for _, column in cells}
+    columns = [column for column in ours if column in measured] + peers
+    titles = [ours.get(column, column) for column in columns]
+    lines = ["", "### Linear layers", "",
+             "Packed s8 weights with a scale for each output channel, f32 output, [M, K] by [N, K]. Each cell: billion",
+             "multiplications per second (GMAC/s) on 1 / 2 threads; for M = 1, in brackets, the share of the limit, a loop",
+             "that only reads the weight. Weights are bell-shaped (normal, max magnitude 127) unless the column says",
+             "uniform (-128 to 127). The other libraries took turns with kvant in one process"
+             + (", ort_dynamic before and after it." if "ort_dynamic" in peers else "."), "",
              "| K × N | M | " + " | ".join(titles) + " |", "|---" * (len(titles) + 2) + "|"]
     for shape in shapes:
         lines.append(f"| {shape[1]} × {shape[2]} | {shape[0]} | " + " | ".join(cell(shape, c) for c in columns) + " |")
@@ -96,7 +94,7 @@ def linear(rows):
     verdicts = [f"{peer} {' or '.join(words[v] for v in sorted(sums[peer]))}"
                 + (" by shape" if len(sums[peer]) > 1 else "") for peer in peers]
     if verdicts:
-        lines.append("- Sums where codes have their full range, compared with 64-bit ones: kvant exact (its tests), " +
+        lines.append("- Sums of full-range codes, compared with 64-bit sums: kvant exact (its tests), " +
                      ", ".join(verdicts))
     return lines
 
@@ -115,9 +113,9 @@ def operators(rows):
         key = (row["op"], row["direction"], row["in"], row["out"])
         granularity = (row["granularity"], row.get("group_size", 0))
         cases.setdefault(key, {})[(granularity, row["threads"])] = row
-    lines = [f"Measured by `./dev bench` on {processor()}; 64 Mi elements, out of cache, exact mode. Each cell: thousand",
-             "million elements a second, and in brackets the share of the limit: a loop in the same run that moves the same",
-             "bytes with no arithmetic (above 1 where prefetching beats that loop).", "",
+    lines = [f"Measured by `./dev bench` on {processor()}.", "", "### Element-wise operators", "",
+             "64 Mi elements, out of cache, `exact` numerics. Each cell: billion elements per second, and in brackets the",
+             "share of the limit. Channels and groups: 1 thread.", "",
              "| operator | types | tensor, 1 thread | tensor, 2 threads | channel, last axis | group of 32 | group of 128 |",
              "|---|---|---|---|---|---|---|"]
 
@@ -146,24 +144,23 @@ def operators(rows):
 
 
 def tool():
-    """The line about `kvant quantize` beside `cp`."""
+    """The lines that compare `kvant quantize` with `cp`."""
     figures = json.loads((ROOT / "bench_tool.json").read_text())
     gigabytes = figures["bytes"] / 1e9
     return [f"{gigabytes:.1f} GB of bf16 in a memory file system to w8a8 on {figures['threads']} threads: "
-            f"{figures['quantize_seconds']:.2f} s, {gigabytes / figures['quantize_seconds']:.1f} GB/s,",
-            f"{figures['ratio_to_cp']:.1f} times as fast as `cp` of the same file in the same run ({figures['cp_seconds']:.2f} s); "
-            f"peak memory {figures['peak_bytes'] / 1e6:.0f} MB (`bench/tool_bench.py`, on the",
-            "machine named below)."]
+            f"{figures['quantize_seconds']:.2f} s, {gigabytes / figures['quantize_seconds']:.1f} GB/s.",
+            f"`cp` of the same file in the same run took {figures['cp_seconds']:.2f} s, {figures['ratio_to_cp']:.1f} times as long. "
+            f"Peak memory: {figures['peak_bytes'] / 1e6:.0f} MB."]
 
 
 def peers():
-    """The table of the Python package beside other libraries."""
+    """The table that compares the Python package with other libraries."""
     figures = json.loads((ROOT / "bench_peers.json").read_text())
     there = [peer for peer, version in figures["peers"].items() if version]
     # (case, shape) -> peer -> threads -> rows, of which the peer's fastest way counts
     cells = {}
     for row in figures["rows"]:
-        case = row["case"] + (", beside float32" if "float32" in row["how"] else "")
+        case = row["case"] + (", compared with float32" if "float32" in row["how"] else "")
         by = cells.setdefault((case, " × ".join(str(size) for size in row["shape"])), {})
         by.setdefault(row["peer"], {}).setdefault(row["threads"], []).append(row["ratio"])
 
@@ -171,8 +168,8 @@ def peers():
         return " / ".join(f"{min(by[threads]):.1f}" for threads in sorted(by))
 
     names = ", ".join(f"{peer} {figures['peers'][peer]}" for peer in there)
-    lines = [f"How many times as long as kvant {names} take", "on 1 / 2 threads, each in the fastest of its ways and with as",
-             "many allocations as kvant (`python/bench_peers.py`, on the machine named below):", "",
+    lines = [f"Time of {names}, divided by kvant's, on 1 / 2 threads:",
+             "above 1, kvant is faster. Each library runs in its fastest way and allocates as much as kvant.", "",
              "| | shape | " + " | ".join(there) + " |", "|---" * (len(there) + 2) + "|"]
     for (case, shape), by in sorted(cells.items(), key=lambda item: "float32" in item[0][0]):
         lines.append(f"| {case} | {shape} | " + " | ".join(cell(by.get(peer, {})) for peer in there) + " |")
@@ -197,25 +194,27 @@ def demo():
     return ["```", table[0]] + first + ["…", table[-1], "```"]
 
 
+def fill(text, block, lines):
+    """The text with these lines between <!-- block: begin --> and <!-- block: end -->."""
+    begin, end = f"<!-- {block}: begin -->", f"<!-- {block}: end -->"
+    before, rest = text.split(begin)
+    return before + begin + "\n" + "\n".join(lines) + "\n" + end + rest.split(end)[1]
+
+
+# Block, page, what must be there for it, and what makes its lines.
+BLOCKS = [
+    ("bench", "docs/performance.md", "bench.json", lambda: operators(json.loads((ROOT / "bench.json").read_text()))),
+    ("tool", "docs/performance.md", "bench_tool.json", tool),
+    ("peers", "docs/performance.md", "bench_peers.json", peers),
+    ("demo", "docs/report.md", "build/release/kvant", demo),
+]
+
+
 def main():
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-
-    def fill(block, lines):
-        nonlocal text
-        begin, end = f"<!-- {block}: begin -->", f"<!-- {block}: end -->"
-        before, rest = text.split(begin)
-        text = before + begin + "\n" + "\n".join(lines) + "\n" + end + rest.split(end)[1]
-
-    if (ROOT / "bench.json").exists():
-        fill("bench", operators(json.loads((ROOT / "bench.json").read_text())))
-    if (ROOT / "bench_tool.json").exists():
-        fill("tool", tool())
-    if (ROOT / "bench_peers.json").exists():
-        fill("peers", peers())
-    if (ROOT / "build/release/kvant").exists():
-        fill("demo", demo())
-    readme.write_text(text)
+    for block, page, source, lines in BLOCKS:
+        if (ROOT / source).exists():
+            path = ROOT / page
+            path.write_text(fill(path.read_text(), block, lines()))
 
 
 if __name__ == "__main__":
