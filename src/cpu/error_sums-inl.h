@@ -17,11 +17,20 @@
 namespace kvant::cpu {
 
 template <std::size_t kWidth>
-struct VectorsOf {
-  using Doubles = double __attribute__((vector_size(8 * kWidth)));
-  using Longs = std::int64_t __attribute__((vector_size(8 * kWidth)));
-  using Floats = float __attribute__((vector_size(4 * kWidth)));
-  using Bytes = std::int8_t __attribute__((vector_size(8 * kWidth)));
+struct VectorsOf;
+template <>
+struct VectorsOf<2> {
+  using Doubles = double __attribute__((vector_size(16)));
+  using Longs = std::int64_t __attribute__((vector_size(16)));
+  using Floats = float __attribute__((vector_size(8)));
+  using Bytes = std::int8_t __attribute__((vector_size(16)));
+};
+template <>
+struct VectorsOf<4> {
+  using Doubles = double __attribute__((vector_size(32)));
+  using Longs = std::int64_t __attribute__((vector_size(32)));
+  using Floats = float __attribute__((vector_size(16)));
+  using Bytes = std::int8_t __attribute__((vector_size(32)));
 };
 
 template <class Isa, class T>
