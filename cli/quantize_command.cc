@@ -13,6 +13,7 @@
 #include "cli/smooth_argument.h"
 #include "cli/table.h"
 #include "format/activation_stats.h"
+#include "format/module_name.h"
 #include "io/file.h"
 #include "measure/compare.h"
 #include "quantize/quantize_checkpoint.h"
@@ -219,7 +220,7 @@ Status check_statistics(const quantize::CheckpointPlan& plan, const Options& opt
   const auto stats = format::ActivationStats::open(options.stats);
   if (!stats.ok()) return stats.status();
   for (const quantize::TensorPlan& tensor : plan.tensors) {
-    const std::string_view module = model::module_of(tensor.name);
+    const std::string_view module = format::module_of(tensor.name);
     if (tensor.action != Action::quantize || !stats->has_absmax(module)) continue;
     if (const auto absmax = stats->absmax(module, tensor.shape[1]); !absmax.ok()) return absmax.status();
   }

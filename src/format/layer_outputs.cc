@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "format/stored_scale.h"
+#include "format/element_dtype.h"
 
 namespace kvant::format {
 

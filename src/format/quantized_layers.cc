@@ -9,10 +9,9 @@
 #include <utility>
 
 #include "base/refuse.h"
-#include "format/stored_scale.h"
+#include "format/element_dtype.h"
+#include "format/module_name.h"
 #include "kvant/element.h"
-#include "model/roles.h"
-#include "model/smooth_groups.h"
 
 namespace kvant::format {
 namespace {
@@ -193,10 +192,6 @@ std::optional<Scheme> scheme_of(ConfigReader& reader, const io::Json& group, con
 }
 
 std::string sizes_of(std::span<const std::uint64_t> shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
-
-bool is_scale_dtype(io::DType dtype) {
-  return dtype == io::DType::f32 || dtype == io::DType::f16 || dtype == io::DType::bf16;
-}
 
 constexpr std::array<std::string_view, 6> kSuffixes = {".weight_packed",     ".weight_scale", ".weight_shape",
                                                        ".weight_zero_point", ".input_scale",  ".input_zero_point"};
@@ -555,7 +550,7 @@ std::vector<QuantizedLayer> find_quantized_layers(const io::Checkpoint& checkpoi
     for (const std::string_view suffix : kSuffixes)
       if (name.ends_with(suffix)) modules.emplace(name.substr(0, name.size() - suffix.size()));
     const io::TensorInfo& info = checkpoint.shards()[place.shard].tensors()[place.tensor];
-    if (info.dtype == io::DType::i8 && !model::module_of(name).empty()) modules.emplace(model::module_of(name));
+    if (info.dtype == io::DType::i8 && !module_of(name).empty()) modules.emplace(module_of(name));
   }
   std::vector<QuantizedLayer> layers;
   LayerFinder finder(checkpoint, config, problems);
@@ -618,7 +613,5 @@ Status read_scales(const io::Checkpoint& checkpoint, const io::TensorPlace& plac
   }
   return {};
 }
-
-std::string model_type_of(const io::Checkpoint& checkpoint) { return model::facts_of(checkpoint).model_type; }
 
 }  // namespace kvant::format

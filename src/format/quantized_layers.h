@@ -88,7 +88,4 @@ Status read_rows(const io::Checkpoint& checkpoint, const QuantizedLayer& layer, 
 Status read_scales(const io::Checkpoint& checkpoint, const io::TensorPlace& place, std::uint64_t first,
                    std::span<float> to, std::vector<std::byte>& bytes);
 
-// config.json's "model_type"; empty: none.
-std::string model_type_of(const io::Checkpoint& checkpoint);
-
 }  // namespace kvant::format

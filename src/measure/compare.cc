@@ -14,13 +14,15 @@
 #include "base/float_environment.h"
 #include "base/refuse.h"
 #include "format/activation_stats.h"
+#include "format/element_dtype.h"
+#include "format/module_name.h"
 #include "format/quantized_layers.h"
-#include "format/stored_scale.h"
 #include "io/checkpoint.h"
 #include "kvant/stream.h"
 #include "measure/median.h"
 #include "measure/row_sums.h"
 #include "measure/sqnr.h"
+#include "model/model_facts.h"
 #include "model/roles.h"
 #include "quantize/output_folder.h"
 #include "quantize/tiles.h"
@@ -544,11 +546,11 @@ void add_totals(const io::Checkpoint& original, const Candidate& candidate, Mode
     }
   if (finite > 0) loss.mean_sqnr_db = sum / static_cast<double>(finite);
   loss.bytes = bytes_of(candidate.checkpoint);
-  const std::string model_type = format::model_type_of(original);
+  const std::string model_type = model::facts_of(original).model_type;
   for (const auto& [name, place] : original.tensors()) {
     const model::Role role = model::judge(original.shards()[place.shard].tensors()[place.tensor], model_type).role;
-    if (role != model::Role::linear && role != model::Role::lm_head && role != model::Role::router) continue;
-    if (!candidate.by_name.contains(model::module_of(name))) loss.unquantized.emplace_back(model::module_of(name));
+    if (!model::is_linear_module(role)) continue;
+    if (!candidate.by_name.contains(format::module_of(name))) loss.unquantized.emplace_back(format::module_of(name));
   }
 }
 
@@ -569,7 +571,7 @@ Result<Comparison> compare(const CompareOptions& options, base::Progress& progre
 
   Comparison comparison;
   comparison.original = options.original;
-  comparison.model_type = format::model_type_of(*original);
+  comparison.model_type = model::facts_of(*original).model_type;
   comparison.bytes = bytes_of(*original);
   for (const io::SafetensorsFile& shard : original->shards())
     for (const io::TensorInfo& tensor : shard.tensors()) {

@@ -7,8 +7,8 @@
 
 #include "base/float_environment.h"
 #include "base/refuse.h"
+#include "format/element_dtype.h"
 #include "format/quantized_layers.h"
-#include "format/stored_scale.h"
 #include "io/checkpoint.h"
 #include "io/json.h"
 #include "io/json_values.h"
@@ -16,6 +16,7 @@
 #include "kvant/stream.h"
 #include "measure/median.h"
 #include "measure/row_sums.h"
+#include "model/model_facts.h"
 #include "quantize/tiles.h"
 
 namespace kvant::measure {
@@ -222,7 +223,7 @@ Result<Inspection> inspect(const InspectOptions& options, base::Progress& progre
   if (!checkpoint.ok()) return checkpoint.status();
   Inspection inspection;
   inspection.path = options.path;
-  inspection.model_type = format::model_type_of(*checkpoint);
+  inspection.model_type = model::facts_of(*checkpoint).model_type;
   inspection.scheme = scheme_of(*checkpoint);
   std::uint64_t to_read = 0;
   for (std::size_t shard = 0; shard < checkpoint->shards().size(); ++shard) {

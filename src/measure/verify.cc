@@ -12,10 +12,13 @@
 #include <utility>
 
 #include "base/refuse.h"
+#include "format/module_name.h"
+#include "format/patterns.h"
 #include "format/quantized_layers.h"
 #include "io/atomic_file.h"
 #include "io/checkpoint.h"
 #include "kvant/stream.h"
+#include "model/model_facts.h"
 #include "model/roles.h"
 #include "quantize/output_folder.h"
 #include "quantize/tiles.h"
@@ -94,7 +97,7 @@ class ModuleList {
  public:
   static std::optional<ModuleList> parse(std::span<const std::string> entries, std::string_view what,
                                          std::vector<std::string>& problems) {
-    auto patterns = model::Patterns::parse(entries);
+    auto patterns = format::Patterns::parse(entries);
     if (!patterns.ok()) {
       problems.push_back(fmt::format("{}: {}", what, patterns.status().message()));
       return std::nullopt;
@@ -107,8 +110,8 @@ class ModuleList {
   bool has_linear(std::string_view module) const { return all_linears_ || patterns_.match(module) != nullptr; }
 
  private:
-  explicit ModuleList(model::Patterns patterns) : patterns_(std::move(patterns)) {}
-  model::Patterns patterns_;
+  explicit ModuleList(format::Patterns patterns) : patterns_(std::move(patterns)) {}
+  format::Patterns patterns_;
   bool all_linears_ = false;
 };
 
@@ -117,23 +120,20 @@ struct Modules {
   std::map<std::string, std::string, std::less<>> plain;  // Linears that are not quantized, with their shards
 };
 
-bool is_linear(model::Role role) {
-  return role == model::Role::linear || role == model::Role::lm_head || role == model::Role::router;
-}
-
 bool says_quantized(const io::TensorInfo& info) {
-  return info.name.ends_with(".weight_packed") || (info.dtype == io::DType::i8 && !model::module_of(info.name).empty());
+  return info.name.ends_with(".weight_packed") ||
+         (info.dtype == io::DType::i8 && !format::module_of(info.name).empty());
 }
 
 Modules find_modules(const io::Checkpoint& checkpoint) {
   Modules modules;
-  const std::string model_type = format::model_type_of(checkpoint);
+  const std::string model_type = model::facts_of(checkpoint).model_type;
   for (const auto& [name, place] : checkpoint.tensors()) {
     const io::TensorInfo& info = checkpoint.shards()[place.shard].tensors()[place.tensor];
     if (says_quantized(info)) {
       modules.quantized.emplace(name.substr(0, name.rfind(".weight")));
-    } else if (is_linear(model::judge(info, model_type).role)) {
-      modules.plain.emplace(model::module_of(name), checkpoint.shard_name(place.shard));
+    } else if (model::is_linear_module(model::judge(info, model_type).role)) {
+      modules.plain.emplace(format::module_of(name), checkpoint.shard_name(place.shard));
     }
   }
   for (const std::string& module : modules.quantized) modules.plain.erase(module);

@@ -9,8 +9,9 @@
 
 #include "base/refuse.h"
 #include "format/activation_stats.h"
+#include "format/element_dtype.h"
 #include "format/layer_outputs.h"
-#include "format/stored_scale.h"
+#include "format/module_name.h"
 #include "io/atomic_file.h"
 #include "io/checkpoint.h"
 #include "kvant/stream.h"
@@ -184,7 +185,7 @@ Status CheckpointQuantizer::Impl::prepare() {
 Status CheckpointQuantizer::Impl::check_stats() const {
   if (!stats) return {};
   for (const TensorPlan& tensor : plan.tensors) {
-    const std::string_view module = model::module_of(tensor.name);
+    const std::string_view module = format::module_of(tensor.name);
     if (tensor.action == Action::quantize && options.scheme.kind == format::SchemeKind::w8a8_static)
       if (const auto seen =
               static_activation(*stats, module, tensor.shape[1], {}, options.scheme.asymmetric, ElementKind::f32);
@@ -316,7 +317,7 @@ Result<ShardLayout> CheckpointQuantizer::Impl::lay_out(std::size_t shard) const 
   for (const TensorPlan& tensor : plan.tensors) {
     if (tensor.shard != shard) continue;
     if (tensor.action == Action::quantize) {
-      for (format::LayerOutput& output : format::layer_outputs(options.scheme, model::module_of(tensor.name),
+      for (format::LayerOutput& output : format::layer_outputs(options.scheme, format::module_of(tensor.name),
                                                                tensor.dtype, tensor.shape[0], tensor.shape[1]))
         outputs.push_back({std::move(output.info), made.entries.size(), output.kind});
     } else {
@@ -366,8 +367,8 @@ Status CheckpointQuantizer::Impl::write_small_tensors(const ShardLayout& layout,
     }
     if (entry.input_scale == 0) continue;
     const ElementKind scale = *format::element_of(format::scale_dtype(options.scheme, tensor.dtype));
-    const auto activation = static_activation(*stats, model::module_of(tensor.name), tensor.shape[1], vector_of(tensor),
-                                              options.scheme.asymmetric, scale);
+    const auto activation = static_activation(*stats, format::module_of(tensor.name), tensor.shape[1],
+                                              vector_of(tensor), options.scheme.asymmetric, scale);
     if (!activation.ok()) return activation.status();
     std::byte bytes[4];
     format::store(activation->scale, scale, bytes);

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/refuse.h"
-#include "format/stored_scale.h"
+#include "format/element_dtype.h"
 #include "io/atomic_file.h"
 #include "kvant/range.h"
 #include "kvant/smoothing.h"

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "format/element_dtype.h"
 #include "format/layer_outputs.h"
-#include "format/stored_scale.h"
 #include "quantize/smoothing_vectors.h"
 
 namespace kvant::quantize {

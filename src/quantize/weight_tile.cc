@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/float_environment.h"
+#include "format/element_dtype.h"
 #include "format/stored_scale.h"
 #include "kvant/elementwise.h"
 #include "kvant/range.h"
@@ -98,7 +99,7 @@ void WeightTile::make_scales(const WeightForm& form, std::int64_t segments) {
   zero_points_.resize(form.asymmetric ? count : 0);
   shifted_.resize(zero_points_.size());
   for (std::size_t i = 0; i < count; ++i) {
-    format::ScaleAndZero made;
+    format::StoredScale made;
     if (form.asymmetric) {
       // A segment without finite weights has an empty range, which asymmetric_scale takes for zeros.
       made = format::asymmetric_scale(std::min(get(low_, wide, i), 0.0), std::max(get(high_, wide, i), 0.0), range.min,

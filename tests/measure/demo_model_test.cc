@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "format/module_name.h"
 #include "io/checkpoint.h"
 #include "kvant/element.h"
-#include "model/roles.h"
 #include "quantize/quantize_checkpoint.h"
 #include "tests/support/scratch.h"
 
@@ -174,7 +174,7 @@ TEST(OutputLosses, ShowWhatSmoothingGains) {
     ASSERT_EQ(losses->size(), 14u);
     EXPECT_EQ(losses->front().module, "model.layers.0.self_attn.q_proj");
     for (const OutputLoss& loss : *losses) {
-      by_kind[smooth ? 1 : 0][std::string(model::last_component(loss.module))] += loss.sqnr_db / kSmall.layers;
+      by_kind[smooth ? 1 : 0][std::string(format::last_component(loss.module))] += loss.sqnr_db / kSmall.layers;
       EXPECT_GT(loss.sqnr_db, 20) << loss.module;
       EXPECT_LT(loss.sqnr_db, 60) << loss.module;
     }
