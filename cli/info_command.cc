@@ -7,10 +7,10 @@
 #include "cli/commands.h"
 #include "cli/messages.h"
 #include "cli/options.h"
+#include "cli/scheme_help.h"
 #include "cli/table.h"
 #include "core/device_kernel.h"
 #include "cpu/features.h"
-#include "format/scheme.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "kvant/stream.h"
@@ -90,16 +90,13 @@ int run(const Options& options, const Request& /*request*/) {
                       {"chosen", chosen == name(arch)},
                       {"kernels", kernels}});
     }
-    io::Json schemes = io::Json::array();
-    for (const auto kind : {format::SchemeKind::w8a8, format::SchemeKind::w8a8_static, format::SchemeKind::w4a16})
-      schemes.push_back(format::name(kind));
     print_json(io::Json{{"version", version()},
                         {"compiler", compiler()},
                         {"backends", {{"cpu", true}, {"cuda", cuda::is_built()}}},
                         {"instruction_sets", sets},
                         {"force_isa", force.empty() ? io::Json() : io::Json(force)},
                         {"threads", stream.threads()},
-                        {"schemes", schemes}});
+                        {"schemes", scheme_names()}});
   } else {
     std::string text = fmt::format("kvant {}, built with {}\n", version(), compiler());
     text += fmt::format("backends         CPU; {}\n", cuda_text());
@@ -107,7 +104,7 @@ int run(const Options& options, const Request& /*request*/) {
     text += fmt::format("instruction set  {}{}\n", chosen.empty() ? "none" : chosen,
                         force.empty() ? " (KVANT_FORCE_ISA can force another)"
                                       : fmt::format(" (KVANT_FORCE_ISA={})", io::printable(force)));
-    text += "schemes          w8a8, w8a8-static, w4a16\n\n";
+    text += fmt::format("schemes          {}\n\n", fmt::join(scheme_names(), ", "));
     Table table({{"kernels"},
                  {"here"},
                  {"element-wise", Column::Align::right},

@@ -10,7 +10,7 @@
 #include "cli/terminal.h"
 #include "io/file.h"
 #include "kvant/version.h"
-#include "quantize/quantize_checkpoint.h"
+#include "quantize/checkpoint_plan.h"
 
 namespace kvant::cli {
 namespace {
@@ -158,9 +158,9 @@ CLI::Option* add_max_memory(CLI::App& app, std::uint64_t& bytes) {
       ->check([](const std::string& text) {
         const auto size = parse_size(text);
         if (!size.ok()) return std::string(size.status().message());
-        if (*size >= quantize::kLeastMaxMemory) return std::string();
+        if (*size >= quantize::kMinMaxMemory) return std::string();
         return fmt::format("'{}' is less than {}, which the program itself needs", io::printable(text),
-                           memory_size(quantize::kLeastMaxMemory));
+                           memory_size(quantize::kMinMaxMemory));
       });
 }
 

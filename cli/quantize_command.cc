@@ -9,6 +9,7 @@
 #include "cli/options.h"
 #include "cli/progress_bar.h"
 #include "cli/report/report_file.h"
+#include "cli/scheme_help.h"
 #include "cli/sizes.h"
 #include "cli/smooth_argument.h"
 #include "cli/table.h"
@@ -25,10 +26,10 @@ using quantize::Action;
 
 struct Options {
   std::string input, output;
-  std::string scheme = "w8a8";
+  std::string scheme = std::string(name(format::Scheme().kind));
   std::string stats, alpha, smooth_groups, scale_dtype, report;
   std::vector<std::string> ignore, include;
-  int group_size = 128;
+  int group_size = 0;  // 0: the scheme's own
   bool asymmetric = false, resume = false, force = false, json = false, dry_run = false;
   int threads = 0;
   std::uint64_t max_memory = quantize::kDefaultMaxMemory;
@@ -55,9 +56,9 @@ quantize::QuantizeOptions recipe_of(const Options& options) {
   quantize::QuantizeOptions recipe;
   recipe.input = options.input;
   recipe.output = options.output;
-  recipe.scheme.kind = *format::scheme_named(options.scheme);
+  recipe.scheme = format::default_scheme(*format::scheme_named(options.scheme));
   recipe.scheme.asymmetric = options.asymmetric;
-  recipe.scheme.group_size = options.group_size;
+  if (options.group_size != 0) recipe.scheme.group_size = options.group_size;
   if (!options.scale_dtype.empty()) recipe.scheme.scale_dtype = scale_dtype_named(options.scale_dtype);
   if (!options.stats.empty()) recipe.stats = options.stats;
   recipe.smooth = !options.alpha.empty();
@@ -75,12 +76,13 @@ quantize::QuantizeOptions recipe_of(const Options& options) {
 
 // What the options show by themselves, before any file is opened. Empty: nothing is wrong.
 std::string misuse(const Options& options) {
-  const auto kind = *format::scheme_named(options.scheme);
-  if (const Status s = format::check(recipe_of(options).scheme); !s.ok()) return std::string(s.message());
+  const format::Scheme scheme = recipe_of(options).scheme;
+  if (const Status s = format::check(scheme); !s.ok()) return std::string(s.message());
   if (options.stats.empty() && !options.alpha.empty())
     return "--smooth needs the statistics of activations: give them with --stats FILE";
-  if (options.stats.empty() && kind == format::SchemeKind::w8a8_static)
-    return "--scheme w8a8-static needs the statistics of activations: give them with --stats FILE";
+  if (options.stats.empty() && scheme.spec().needs_statistics())
+    return fmt::format("--scheme {} needs the statistics of activations: give them with --stats FILE",
+                       scheme.spec().name);
   if (options.alpha.empty() && !options.smooth_groups.empty())
     return "--smooth-groups says what to smooth, but --smooth is missing";
   if (options.dry_run && !options.report.empty())
@@ -302,9 +304,7 @@ void add_quantize_command(CLI::App& app, Request& request) {
       kExamples, run, options);
   add_text(command, "IN", options->input, "PATH", "The checkpoint: a folder, or one .safetensors file")->required();
   add_text(command, "-o,--output", options->output, "OUT", "Folder (or .safetensors file) to write")->required();
-  add_choice(command, "--scheme", options->scheme, "w8a8|w8a8-static|w4a16",
-             "w8a8: 8-bit weights, activations at run time (default); w8a8-static: activation scales from --stats; "
-             "w4a16: 4-bit weights in groups");
+  add_choice(command, "--scheme", options->scheme, fmt::format("{}", fmt::join(scheme_names(), "|")), scheme_help());
   add_text(command, "--stats", options->stats, "FILE",
            "Activation statistics: a safetensors file with MODULE.absmax, .min, .max for the input of each linear");
   add_text(command, "--smooth", options->alpha, "[ALPHA]",
@@ -328,9 +328,8 @@ void add_quantize_command(CLI::App& app, Request& request) {
                   "Quantize a module although it would be left as it is; may be repeated")
       ->option_text("PATTERN")
       ->allow_extra_args(false);
-  add_count(command, "--group-size", options->group_size, 1, "N", "Weights that share a scale in w4a16 (default 128)");
-  command.add_flag("--asymmetric", options->asymmetric,
-                   "With zero points: weights of w4a16, activations of w8a8-static");
+  add_count(command, "--group-size", options->group_size, 1, "N", group_size_help());
+  command.add_flag("--asymmetric", options->asymmetric, asymmetric_help());
   add_choice(command, "--scale-dtype", options->scale_dtype, "float32|float16|bfloat16|f32|f16|bf16",
              "Type of the stored scales (default: that of the weights)");
   add_threads(command, options->threads);

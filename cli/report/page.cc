@@ -13,7 +13,7 @@
 #include "cli/report/html.h"
 #include "cli/report/layer_charts.h"
 #include "cli/sizes.h"
-#include "format/quantized_layers.h"
+#include "format/scheme.h"
 #include "kvant/version.h"
 
 namespace kvant::cli {
@@ -132,7 +132,6 @@ class Page {
  private:
   void find_rows();
   std::string notes(const Row& row) const;
-  double merit(std::size_t q, std::optional<double> (*value)(const LayerLoss&)) const;
   std::string finding() const;
   std::string about_smoothing() const;
   std::string layer_link(const LayerLoss& layer) const;
@@ -198,22 +197,6 @@ std::string Page::layer_link(const LayerLoss& layer) const {
   return fmt::format("<a href=#r{}>{}</a>", row->second, text);
 }
 
-// What a checkpoint kept on average over the layers that all checkpoints quantized. Exact is as good as anything can
-// be, NaN as bad.
-double Page::merit(std::size_t q, std::optional<double> (*value)(const LayerLoss&)) const {
-  constexpr double kExact = 200, kBroken = -200;
-  double sum = 0;
-  std::size_t count = 0;
-  for (const Row& row : rows_) {
-    if (std::find(row.losses.begin(), row.losses.end(), nullptr) != row.losses.end()) continue;
-    const std::optional<double> kept = value(*row.losses[q]);
-    if (!kept) continue;
-    sum += std::isnan(*kept) ? kBroken : std::clamp(*kept, kBroken, kExact);
-    ++count;
-  }
-  return count == 0 ? kBroken : sum / static_cast<double>(count);
-}
-
 std::string Page::finding() const {
   const std::vector<ModelLoss>& models = comparison_.quantized;
   const auto has_layers = [](const ModelLoss& m) { return !m.layers.empty(); };
@@ -241,12 +224,11 @@ std::string Page::finding() const {
       models.begin(), models.end(), [&](const ModelLoss& m) { return is_smoothed(m) != is_smoothed(models[0]); });
   std::size_t best = 0;
   bool is_tie = false;
-  std::vector<double> merits;
-  for (std::size_t q = 0; q < models.size(); ++q) {
-    merits.push_back(of_outputs ? merit(q, [](const LayerLoss& l) { return l.output_sqnr_db; })
-                                : merit(q, [](const LayerLoss& l) { return std::optional(l.sqnr_db); }));
+  const std::vector<double> merits =
+      of_outputs ? measure::merits(comparison_, [](const LayerLoss& l) { return l.output_sqnr_db; })
+                 : measure::merits(comparison_, [](const LayerLoss& l) { return std::optional(l.sqnr_db); });
+  for (std::size_t q = 0; q < models.size(); ++q)
     if (merits[q] > merits[best]) best = q;
-  }
   for (std::size_t q = 0; q < models.size(); ++q) is_tie = is_tie || (q != best && merits[best] - merits[q] < 0.005);
   std::string others;
   for (std::size_t q = 0; q < models.size(); ++q)

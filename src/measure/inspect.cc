@@ -8,22 +8,23 @@
 #include "base/float_environment.h"
 #include "base/refuse.h"
 #include "format/element_dtype.h"
-#include "format/quantized_layers.h"
+#include "format/quantization_config.h"
 #include "io/checkpoint.h"
 #include "io/json.h"
 #include "io/json_values.h"
+#include "io/tiling.h"
 #include "kvant/range.h"
 #include "kvant/stream.h"
+#include "measure/block_sums.h"
 #include "measure/median.h"
 #include "measure/row_sums.h"
 #include "model/model_facts.h"
-#include "quantize/tiles.h"
 
 namespace kvant::measure {
 namespace {
 
-constexpr std::uint64_t kMostTileBytes = std::uint64_t{1} << 20;
-constexpr std::uint64_t kMostBlocks = std::uint64_t{1} << 21;
+constexpr std::uint64_t kMaxTileBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMaxBlocks = std::uint64_t{1} << 21;
 
 // What one thread works with.
 struct Bench {
@@ -72,56 +73,43 @@ class TensorStats {
     // millions of columns) is left without outliers rather than the machine without memory.
     by_column_ = info_.shape.size() == 2 && columns_ <= max_memory_ / 4 / (scale_width() * threads + 16);
     for (Bench& bench : benches) bench.columns.assign(by_column_ ? columns_ * scale_width() : 0, std::byte{0});
-    const quantize::Tiling tiling(rows_, columns_, width_, sizeof(double),
-                                  std::min(kMostTileBytes, max_memory_ / (4 * threads)));
-    const std::uint64_t most_blocks = std::min(kMostBlocks, max_memory_ / (8 * sizeof(double)));
-    const std::uint64_t wave = std::max(most_blocks / std::max(tiling.most_blocks(), std::uint64_t{1}), threads);
+    const io::Tiling tiling =
+        tiling_in_blocks(rows_, columns_, width_, sizeof(double), std::min(kMaxTileBytes, max_memory_ / (4 * threads)));
     double squares = 0, row = 0;
     TileStats all;
-    std::vector<double> blocks;
-    std::vector<TileStats> tiles;
-    for (std::uint64_t first = 0; first < tiling.count(); first += wave) {
-      const std::uint64_t last = first + std::min(wave, tiling.count() - first);
-      blocks.resize(static_cast<std::size_t>((last - first) * tiling.most_blocks()));
-      tiles.assign(static_cast<std::size_t>(last - first), {});
-      Status done = quantize::for_each_tile(stream, first, last, [&](std::size_t worker, std::uint64_t i) {
-        const quantize::Tile tile = tiling[i];
-        const auto at = static_cast<std::size_t>(i - first);
-        Status s = work(tile, benches[worker], std::span(blocks).subspan(at * tiling.most_blocks()), tiles[at]);
-        progress.advance(tile.rows * tile.columns * width_);
-        return s;
-      });
-      if (!done.ok()) return done;
-      for (std::uint64_t i = first; i < last; ++i) {
-        const quantize::Tile tile = tiling[i];
-        const auto at = static_cast<std::size_t>(i - first);
-        const double* sums = blocks.data() + at * tiling.most_blocks();
-        for (std::uint64_t r = 0; r < tile.rows; ++r) {
-          for (std::uint64_t b = 0; b < tile.blocks_per_row(); ++b) row += *sums++;
-          if (tile.column + tile.columns < columns_) continue;
-          squares += row;
-          row = 0;
-        }
-        all += tiles[at];
+    const auto read = [&](std::size_t worker, const io::Tile& tile, std::span<double> blocks, TileStats& tile_stats) {
+      Status s = work(tile, benches[worker], blocks, tile_stats);
+      progress.advance(tile.rows * tile.columns * width_);
+      return s;
+    };
+    const auto add = [&](const io::Tile& tile, std::span<const double> blocks, const TileStats& tile_stats) {
+      const double* sums = blocks.data();
+      for (std::uint64_t r = 0; r < tile.rows; ++r) {
+        for (std::uint64_t b = 0; b < blocks_in_row(tile); ++b) row += *sums++;
+        if (tile.column + tile.columns < columns_) continue;
+        squares += row;
+        row = 0;
       }
-    }
+      all += tile_stats;
+    };
+    const std::uint64_t kept = std::min(kMaxBlocks, max_memory_ / (8 * sizeof(double)));
+    if (Status s = sum_in_order<double, TileStats>(stream, tiling, kept, read, add); !s.ok()) return s;
     return stats(all, squares, benches);
   }
 
  private:
   std::uint64_t scale_width() const { return kind_ == ElementKind::f64 ? 8 : 4; }
 
-  Status work(const quantize::Tile& tile, Bench& bench, std::span<double> blocks, TileStats& stats) const {
+  Status work(const io::Tile& tile, Bench& bench, std::span<double> blocks, TileStats& stats) const {
     const base::DefaultFloatEnvironment environment;
     const std::uint64_t row_bytes = tile.columns * width_;
-    bench.bytes.resize(static_cast<std::size_t>(tile.rows * row_bytes));
-    if (Status s = file_.read(info_, (tile.row * columns_ + tile.column) * width_, bench.bytes); !s.ok()) return s;
+    if (Status s = io::read_tile(file_, info_, columns_, tile, bench.bytes); !s.ok()) return s;
     if (Status s = ranges(tile, bench, stats); !s.ok()) return s;
-    bench.wide.resize(quantize::kBlock);
+    bench.wide.resize(kBlock);
     std::size_t block = 0;
     for (std::uint64_t r = 0; r < tile.rows; ++r)
-      for (std::uint64_t c = 0; c < tile.columns; c += quantize::kBlock) {
-        const auto count = static_cast<std::size_t>(std::min(quantize::kBlock, tile.columns - c));
+      for (std::uint64_t c = 0; c < tile.columns; c += kBlock) {
+        const auto count = static_cast<std::size_t>(std::min(kBlock, tile.columns - c));
         const std::byte* from = bench.bytes.data() + r * row_bytes + c * width_;
         ValueSums sums;
         if (kind_ == ElementKind::f64) {
@@ -138,8 +126,8 @@ class TensorStats {
     return {};
   }
 
-  // The least and the greatest value of the tile, and the largest magnitudes of its columns.
-  Status ranges(const quantize::Tile& tile, Bench& bench, TileStats& stats) const {
+  // The min and the max of the tile, and the largest magnitudes of its columns.
+  Status ranges(const io::Tile& tile, Bench& bench, TileStats& stats) const {
     const Stream here = Stream::cpu(1);
     const Shape shape = {static_cast<std::int64_t>(tile.rows), static_cast<std::int64_t>(tile.columns)};
     const ElementKind scale = scale_kind(kind_);

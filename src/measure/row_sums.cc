@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "base/inline.h"
-#include "quantize/tiles.h"
 
 namespace kvant::measure {
 namespace {
@@ -100,7 +99,7 @@ template <std::size_t kWidth, class T>
 KVANT_INLINE void loss_body(const T* weights, const std::int8_t* codes, std::size_t count, float scale,
                             std::int32_t zero_point, int q_max, Loss& loss) {
   constexpr std::size_t kRegisters = kLanes / kWidth;
-  float differences[quantize::kBlock];
+  float differences[kBlock];
   for (std::size_t i = 0; i < count; ++i) differences[i] = static_cast<float>(codes[i] - zero_point);
   const double s = scale;
   Accumulators<kWidth> low, high;  // the other half of the lanes, where a register holds only two
@@ -168,7 +167,7 @@ KVANT_INLINE void errors_body(const T* weights, const std::int8_t* codes, std::s
                               std::int32_t zero_point, std::size_t offset, std::size_t cell, double* errors) {
   using Doubles = typename Register<kWidth>::Doubles;
   constexpr std::size_t kRegisters = kLanes / kWidth;
-  float differences[quantize::kBlock];
+  float differences[kBlock];
   for (std::size_t i = 0; i < count; ++i) differences[i] = static_cast<float>(codes[i] - zero_point);
   for (std::size_t i = 0; i < count; ++errors, offset = 0) {
     const std::size_t end = std::min(count, i + cell - offset);
@@ -210,7 +209,7 @@ KVANT_INLINE void magnitudes_of_errors_body(const T* weights, const std::int8_t*
 template <class T>
 KVANT_INLINE void grid_body(const T* weights, std::size_t count, float scale, float zero_point, float first,
                             float bins_per_code, std::size_t bins, std::uint64_t* counts) {
-  std::int32_t places[quantize::kBlock];
+  std::int32_t places[kBlock];
   const auto end = static_cast<float>(bins);
   for (std::size_t i = 0; i < count; ++i) {
     float t = (static_cast<float>(weights[i]) / scale + zero_point - first) * bins_per_code;
@@ -362,8 +361,8 @@ Loss segment_loss(const T* weights, const std::int8_t* codes, std::size_t count,
   loss_of(weights, codes, count, scale, zero_point, q_max, lanes, loss);
   if (std::isfinite(loss.sums.weights)) return loss;
   // A weight is not finite: once more without those, as if they were 0 and came back as 0.
-  T finite[quantize::kBlock];
-  std::int8_t finite_codes[quantize::kBlock];
+  T finite[kBlock];
+  std::int8_t finite_codes[kBlock];
   std::uint64_t left_out = 0, left_out_at_ends = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const bool keep = std::isfinite(weights[i]);
@@ -445,7 +444,7 @@ ValueSums value_sums(const T* values, std::size_t count, LaneWidth lanes) {
   };
   sum(values);
   if (std::isfinite(sums.squares)) return sums;
-  T finite[quantize::kBlock];
+  T finite[kBlock];
   std::uint64_t nan = 0, infinite = 0;
   for (std::size_t i = 0; i < count; ++i) {
     nan += std::isnan(values[i]) ? 1u : 0u;

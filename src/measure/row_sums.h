@@ -10,6 +10,9 @@
 
 namespace kvant::measure {
 
+// Columns of a row that are summed together.
+inline constexpr std::uint64_t kBlock = 4096;
+
 // For tests: what the compiler's baseline has, or what this machine has.
 enum class LaneWidth : std::uint8_t { baseline, machine };
 

@@ -11,9 +11,12 @@
 #include <system_error>
 #include <utility>
 
+#include "base/for_each_part.h"
 #include "base/refuse.h"
+#include "format/compressed_tensors.h"
 #include "format/module_name.h"
 #include "format/patterns.h"
+#include "format/quantization_config.h"
 #include "format/quantized_layers.h"
 #include "io/atomic_file.h"
 #include "io/checkpoint.h"
@@ -21,7 +24,6 @@
 #include "model/model_facts.h"
 #include "model/roles.h"
 #include "quantize/output_folder.h"
-#include "quantize/tiles.h"
 
 namespace kvant::measure {
 namespace {
@@ -30,9 +32,8 @@ namespace fs = std::filesystem;
 using io::printable;
 
 constexpr std::string_view kResume = "continue it with `kvant quantize --resume`";
-constexpr std::string_view kLinearClass = "Linear";
 // Beyond it nobody reads on, and a damaged checkpoint can have a million.
-constexpr std::size_t kMostProblems = 1000;
+constexpr std::size_t kMaxProblems = 1000;
 constexpr std::uint64_t kScalesAtOnce = std::uint64_t{1} << 16;
 
 bool is_there(const fs::path& path) {
@@ -103,7 +104,7 @@ class ModuleList {
       return std::nullopt;
     }
     ModuleList list(std::move(patterns).value());
-    list.all_linears_ = std::find(entries.begin(), entries.end(), kLinearClass) != entries.end();
+    list.all_linears_ = std::find(entries.begin(), entries.end(), format::kLinearClass) != entries.end();
     return list;
   }
 
@@ -120,18 +121,13 @@ struct Modules {
   std::map<std::string, std::string, std::less<>> plain;  // Linears that are not quantized, with their shards
 };
 
-bool says_quantized(const io::TensorInfo& info) {
-  return info.name.ends_with(".weight_packed") ||
-         (info.dtype == io::DType::i8 && !format::module_of(info.name).empty());
-}
-
 Modules find_modules(const io::Checkpoint& checkpoint) {
   Modules modules;
   const std::string model_type = model::facts_of(checkpoint).model_type;
   for (const auto& [name, place] : checkpoint.tensors()) {
-    const io::TensorInfo& info = checkpoint.shards()[place.shard].tensors()[place.tensor];
-    if (says_quantized(info)) {
-      modules.quantized.emplace(name.substr(0, name.rfind(".weight")));
+    const io::TensorInfo& info = checkpoint.at(place);
+    if (const auto module = format::module_of_codes(info)) {
+      modules.quantized.emplace(*module);
     } else if (model::is_linear_module(model::judge(info, model_type).role)) {
       modules.plain.emplace(format::module_of(name), checkpoint.shard_name(place.shard));
     }
@@ -180,7 +176,7 @@ void check_fused(const Modules& modules, std::vector<std::string>& problems) {
 // The first scale of a tensor that is not finite and positive.
 Status check_scales(const io::Checkpoint& checkpoint, const io::TensorPlace& place, std::vector<std::string>& problems,
                     base::Progress& progress) {
-  const io::TensorInfo& info = checkpoint.shards()[place.shard].tensors()[place.tensor];
+  const io::TensorInfo& info = checkpoint.at(place);
   const std::uint64_t count = info.bytes() / (static_cast<std::uint64_t>(io::bits(info.dtype)) / 8);
   std::vector<std::byte> bytes;
   std::vector<float> scales(static_cast<std::size_t>(std::min(count, kScalesAtOnce)));
@@ -213,10 +209,10 @@ Status check_all_scales(const io::Checkpoint& checkpoint, const std::vector<form
     places.push_back(layer.scales);
     if (layer.input_scale) places.push_back(*layer.input_scale);
   }
-  for (const io::TensorPlace& place : places) bytes += checkpoint.shards()[place.shard].tensors()[place.tensor].bytes();
+  for (const io::TensorPlace& place : places) bytes += checkpoint.at(place).bytes();
   progress.begin("reading scales", bytes);
   std::vector<std::vector<std::string>> problems(places.size());
-  Status done = quantize::for_each_tile(stream, 0, places.size(), [&](std::size_t, std::uint64_t i) {
+  Status done = base::for_each_part(stream, 0, places.size(), [&](std::size_t, std::uint64_t i) {
     return check_scales(checkpoint, places[i], problems[i], progress);
   });
   if (!done.ok()) return done;
@@ -260,9 +256,9 @@ Status check_quantized(const io::Checkpoint& checkpoint, const format::Quantizat
 }
 
 void limit(std::vector<std::string>& problems) {
-  if (problems.size() <= kMostProblems) return;
-  const std::size_t more = problems.size() - kMostProblems;
-  problems.resize(kMostProblems);
+  if (problems.size() <= kMaxProblems) return;
+  const std::size_t more = problems.size() - kMaxProblems;
+  problems.resize(kMaxProblems);
   problems.push_back(fmt::format("and {} more", more));
 }
 
@@ -297,7 +293,7 @@ Result<Verification> verify(const fs::path& path, int threads, base::Progress& p
     if (Status s = check_quantized(*checkpoint, **text, stream, verification, progress); !s.ok()) return s;
   } else {
     for (const auto& [name, place] : checkpoint->tensors())
-      if (says_quantized(checkpoint->shards()[place.shard].tensors()[place.tensor])) {
+      if (format::module_of_codes(checkpoint->at(place))) {
         problems.push_back(
             fmt::format("{}: tensor '{}' holds codes, but there is no quantization_config in {}; loaders would take it "
                         "for a weight",

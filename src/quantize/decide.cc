@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/refuse.h"
+#include "format/compressed_tensors.h"
 #include "format/element_dtype.h"
-#include "format/layer_outputs.h"
 #include "format/module_name.h"
 #include "format/patterns.h"
 #include "model/smooth_groups.h"
@@ -61,13 +61,15 @@ class Decider {
   }
 
  private:
+  const format::SchemeSpec& spec() const { return options_.scheme.spec(); }
+
   Status check_options() {
     if (Status s = format::check(options_.scheme); !s.ok()) return s;
     if (Status s = refuse_quantized(checkpoint_); !s.ok()) return s;
     if (options_.smooth && stats_ == nullptr)
       return invalid_problem("--smooth needs the ranges of activations: give them with --stats FILE");
-    if (options_.scheme.kind == format::SchemeKind::w8a8_static && stats_ == nullptr)
-      return invalid_problem("w8a8-static needs the ranges of activations: give them with --stats FILE");
+    if (spec().needs_statistics() && stats_ == nullptr)
+      return invalid_problem("{} needs the ranges of activations: give them with --stats FILE", spec().name);
     if (options_.alpha && !(*options_.alpha >= 0 && *options_.alpha <= 1))
       return invalid_problem("alpha {} must lie between 0 and 1", *options_.alpha);
     auto ignore = format::Patterns::parse(options_.ignore);
@@ -146,7 +148,7 @@ class Decider {
       plan.reason = "has no elements";
       return {};
     }
-    if (options_.scheme.kind == format::SchemeKind::w4a16) {
+    if (spec().has_groups()) {
       const auto group = static_cast<std::uint64_t>(options_.scheme.group_size);
       if (tensor.shape[1] % group != 0) {
         plan.reason = fmt::format("{} input channels are no multiple of the group size {}", tensor.shape[1], group);
@@ -289,19 +291,19 @@ class Decider {
   }
 
   Status check_static() {
-    if (options_.scheme.kind != format::SchemeKind::w8a8_static) return {};
+    if (!spec().needs_statistics()) return {};
     const std::string file = io::printable_path(stats_->file().file().path());
     for (const TensorPlan& tensor : plan_.tensors) {
       if (tensor.action != Action::quantize) continue;
       const std::string_view module = format::module_of(tensor.name);
       if (options_.scheme.asymmetric && !stats_->has_min_max(module))
-        return invalid_problem("{}: has no '{}.min' and '.max', which asymmetric w8a8-static needs", file,
-                               io::printable(module));
+        return invalid_problem("{}: has no '{}.min' and '.max', which asymmetric {} needs", file, io::printable(module),
+                               spec().name);
       if (!options_.scheme.asymmetric && !stats_->has_absmax(module))
         return invalid_problem(
-            "{}: has no '{}.absmax', which w8a8-static needs; collect it or leave the layer out with "
+            "{}: has no '{}.absmax', which {} needs; collect it or leave the layer out with "
             "--ignore",
-            file, io::printable(module));
+            file, io::printable(module), spec().name);
     }
     return {};
   }

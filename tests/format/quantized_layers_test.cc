@@ -53,7 +53,7 @@ TEST(QuantizationConfig, WhatKvantWritesIsReadBack) {
     ASSERT_TRUE(config.ok()) << config.status().message();
     EXPECT_EQ(config->scheme.kind, scheme.kind);
     EXPECT_EQ(config->scheme.asymmetric, scheme.asymmetric);
-    if (scheme.kind == format::SchemeKind::w4a16) {
+    if (scheme.spec().has_groups()) {
       EXPECT_EQ(config->scheme.group_size, scheme.group_size);
     }
     EXPECT_EQ(config->ignore, ignore);

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "measure/row_sums.h"
-#include "quantize/tiles.h"
 #include "tests/support/checkpoint_fixture.h"
 #include "tests/support/refusals.h"
 #include "tests/support/sanitized.h"
@@ -178,8 +177,8 @@ class CompareSchemes : public testing::TestWithParam<Case> {};
 
 TEST_P(CompareSchemes, AgreesWithThePlainComputation) {
   const auto& [name, dtype, scheme] = GetParam();
-  const int q_max = scheme.kind == format::SchemeKind::w4a16 ? 7 : 127;
-  const std::uint64_t unit = scheme.kind == format::SchemeKind::w4a16 ? 24 : 1;
+  const int q_max = code_range(scheme.spec().weights.code).max;
+  const std::uint64_t unit = scheme.spec().has_groups() ? 24 : 1;
   std::vector<FixtureLayer> layers;
   layers.push_back(make_layer("a.small", 3, unit, dtype, scheme, 1));
   layers.push_back(make_layer("b.tall", 301, 2 * unit, dtype, scheme, 2));
@@ -270,7 +269,7 @@ TEST(Compare, WeightsAreSmoothedAsTheQuantizerSawThem) {
       for (const LayerLoss& loss : got->quantized[0].layers) {
         EXPECT_EQ(loss.smoothed, loss.module != "block.o_proj");
         const FixtureLayer& made = !loss.smoothed ? other : loss.module == layer.module ? layer : next;
-        expect_close(loss, expected_loss(made, scheme.kind == format::SchemeKind::w4a16 ? 7 : 127));
+        expect_close(loss, expected_loss(made, code_range(scheme.spec().weights.code).max));
         EXPECT_EQ(loss.outlier_channels, expected_outliers(made));
       }
       for (const int threads : {1, 3})
@@ -544,6 +543,28 @@ TEST(CompareSeveral, SideBySideTheWorstOfThemDecides) {
   EXPECT_EQ(layers[2].worst, &second[1]);
   EXPECT_EQ(layers[3].losses, (std::vector<const LayerLoss*>{&first[1], nullptr}));
   EXPECT_EQ(layers[4].losses, (std::vector<const LayerLoss*>{nullptr, &second[2]}));
+}
+
+TEST(CompareSeveral, MeritsAreOfTheLayersThatAllHave) {
+  const auto weights = [](const LayerLoss& l) { return std::optional(l.sqnr_db); };
+  const auto loss = [](std::string module, double sqnr_db, std::optional<double> output = {}) {
+    LayerLoss layer;
+    layer.module = std::move(module);
+    layer.sqnr_db = sqnr_db;
+    layer.output_sqnr_db = output;
+    return layer;
+  };
+  Comparison comparison;
+  EXPECT_TRUE(measure::merits(comparison, weights).empty());
+  comparison.quantized.resize(2);
+  comparison.quantized[0].layers = {loss("a", 40, 30), loss("b", 20), loss("c", 10)};
+  EXPECT_EQ(measure::merits(comparison, weights), (std::vector<double>{-200, -200}));
+  comparison.quantized[1].layers = {loss("a", kInf, 10), loss("b", kNan)};
+  EXPECT_EQ(measure::merits(comparison, weights), (std::vector<double>{30, 0}));
+  EXPECT_EQ(measure::merits(comparison, [](const LayerLoss& l) { return l.output_sqnr_db; }),
+            (std::vector<double>{30, 10}));
+  comparison.quantized[1].layers = {loss("a", -1000)};
+  EXPECT_EQ(measure::merits(comparison, weights), (std::vector<double>{40, -200}));
 }
 
 TEST(CompareSeveral, LabelsTellThemApart) {
@@ -861,7 +882,7 @@ TEST(Compare, MemoryIsBoundedWhereARowIsLargerThanIt) {
   ScratchFolder scratch;
   constexpr std::uint64_t kRows = 2, kColumns = 40'000'000;
   for (const Scheme& scheme : {w8a8(), w4a16(kColumns)}) {
-    const bool four = scheme.kind == format::SchemeKind::w4a16;
+    const bool four = scheme.spec().has_groups();
     CheckpointFixture model;
     model.config["quantization_config"] = format::quantization_config(scheme, {});
     model.write(scratch / "quantized");
@@ -995,28 +1016,6 @@ TEST(RowSums, WidensEveryValueOf16Bits) {
         ASSERT_EQ(std::bit_cast<std::uint32_t>(wide[i]), std::bit_cast<std::uint32_t>(want)) << i;
     }
   }
-}
-
-TEST(Tiling, CoversEveryElementOnceInOrder) {
-  for (const std::uint64_t rows : {1u, 2u, 7u})
-    for (const std::uint64_t columns : {1u, 100u, 4096u, 4097u, 20000u})
-      for (const std::uint64_t bytes : {1u, 1000u, 9000u, 40000u, 1000000u}) {
-        const quantize::Tiling tiling(rows, columns, 2, 8, bytes);
-        std::uint64_t next = 0;
-        for (std::uint64_t i = 0; i < tiling.count(); ++i) {
-          const quantize::Tile tile = tiling[i];
-          ASSERT_EQ(tile.row * columns + tile.column, next);
-          ASSERT_TRUE(tile.columns == columns || tile.rows == 1);
-          ASSERT_EQ(tile.column % quantize::kBlock, 0u);
-          ASSERT_LE(tile.blocks(), tiling.most_blocks());
-          ASSERT_TRUE(tile.rows * (tile.columns * 2 + 8) <= bytes ||
-                      (tile.rows == 1 && tile.columns <= quantize::kBlock));
-          next += tile.rows * tile.columns;
-        }
-        ASSERT_EQ(next, rows * columns);
-      }
-  EXPECT_EQ(quantize::Tiling(0, 5, 2, 8, 100).count(), 0u);
-  EXPECT_EQ(quantize::Tiling(5, 0, 2, 8, 100).count(), 0u);
 }
 
 }  // namespace

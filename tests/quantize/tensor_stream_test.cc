@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "format/layer_outputs.h"
+#include "format/compressed_tensors.h"
 #include "tests/support/checkpoint_fixture.h"
 #include "tests/support/scratch.h"
 
@@ -40,9 +40,9 @@ Outputs stream_one(const io::Checkpoint& checkpoint, const ScratchFolder& scratc
     for (const format::LayerOutput& output :
          format::layer_outputs(scheme, "m", info.dtype, info.shape[0], info.shape[1])) {
       const std::uint64_t bytes = *io::tensor_bytes(output.info.dtype, output.info.shape);
-      if (output.kind == format::OutputKind::scales) made.places.scales = end;
-      if (output.kind == format::OutputKind::zero_points) made.places.zero_points = end;
-      if (output.kind == format::OutputKind::weight_shape) continue;
+      if (output.kind == format::TensorKind::scales) made.places.scales = end;
+      if (output.kind == format::TensorKind::zero_points) made.places.zero_points = end;
+      if (output.kind == format::TensorKind::weight_shape) continue;
       end += bytes;
     }
   } else {
