@@ -92,13 +92,13 @@ template <class T>
 void DetailCollector::add_errors(Worker& worker, const Segment<T>& segment, const Loss& loss) const {
   if (loss.non_finite == segment.count) return;
   const bool full = worker.errors.size() == kLargestErrors;
-  // Nothing of the segment can be among them, unless its largest error is larger than the least of them, or as large
+  // Nothing of the segment can be among them, unless its largest error is larger than the smallest of them, or as large
   // and in an earlier place.
   if (full) {
-    const WeightError& least = worker.errors.back();
-    const double bound = magnitude(least);
+    const WeightError& smallest = worker.errors.back();
+    const double bound = magnitude(smallest);
     if (loss.largest < bound ||
-        (loss.largest == bound && std::tie(least.row, least.column) < std::tie(segment.row, segment.column)))
+        (loss.largest == bound && std::tie(smallest.row, smallest.column) < std::tie(segment.row, segment.column)))
       return;
   }
   double bound = full ? magnitude(worker.errors.back()) : 0;

@@ -52,7 +52,7 @@ void find_partials(const fs::path& folder, std::vector<std::string>& problems) {
                                    io::printable_path(path), kResume));
 }
 
-// What a run that was killed leaves behind.
+// What a run that was killed leaves.
 void check_leftovers(const fs::path& path, std::vector<std::string>& problems) {
   std::error_code error;
   if (!fs::is_directory(path, error)) {

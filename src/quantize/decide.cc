@@ -19,10 +19,17 @@ namespace {
 using base::invalid_problem;
 using base::unsupported;
 
-// Names that only quantized checkpoints have: compressed-tensors, GPTQ and AWQ, fp8 in blocks, bitsandbytes.
-constexpr std::array<std::string_view, 10> kQuantizedSuffixes = {
-    ".weight_scale", ".weight_packed", ".weight_zero_point", ".qweight", ".qzeros", ".scales", ".weight_scale_inv",
-    ".SCB",          ".g_idx",         ".weight.quant_map"};
+// Names that only quantized checkpoints have, beside those of kvant's own layout: GPTQ and AWQ, fp8 in blocks,
+// bitsandbytes.
+constexpr std::array<std::string_view, 7> kForeignSuffixes = {
+    ".qweight", ".qzeros", ".scales", ".weight_scale_inv", ".SCB", ".g_idx", ".weight.quant_map"};
+
+bool has_quantized_name(std::string_view tensor) {
+  for (const auto kind : {format::TensorKind::scales, format::TensorKind::packed_codes, format::TensorKind::zero_points})
+    if (tensor.ends_with(format::spec_of(kind).suffix)) return true;
+  return std::any_of(kForeignSuffixes.begin(), kForeignSuffixes.end(),
+                     [&](std::string_view suffix) { return tensor.ends_with(suffix); });
+}
 
 Status refuse_quantized(const io::Checkpoint& checkpoint) {
   for (const std::string_view key : {"quantization_config", "compression_config"})
@@ -34,10 +41,9 @@ Status refuse_quantized(const io::Checkpoint& checkpoint) {
       return unsupported("{}: is quantized already: its metadata has \"quantization_config\"; give the original",
                          io::printable_path(shard.file().path()));
     for (const io::TensorInfo& tensor : shard.tensors()) {
-      for (const std::string_view suffix : kQuantizedSuffixes)
-        if (tensor.name.ends_with(suffix))
-          return unsupported("{}: is quantized already: it has the tensor '{}'; give the original checkpoint",
-                             io::printable_path(shard.file().path()), io::printable(tensor.name));
+      if (has_quantized_name(tensor.name))
+        return unsupported("{}: is quantized already: it has the tensor '{}'; give the original checkpoint",
+                           io::printable_path(shard.file().path()), io::printable(tensor.name));
       if (io::bits(tensor.dtype) <= 8 && tensor.shape.size() == 2 && tensor.name.ends_with(".weight"))
         return unsupported("{}: is quantized already: '{}' is {}; give the original checkpoint",
                            io::printable_path(shard.file().path()), io::printable(tensor.name), io::name(tensor.dtype));

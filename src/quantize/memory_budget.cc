@@ -58,10 +58,10 @@ std::uint64_t megabytes_up(std::uint64_t bytes) { return (bytes + (1 << 20) - 1)
 }  // namespace
 
 Status check_names_fit(const io::Checkpoint& checkpoint, const QuantizeOptions& options) {
-  const std::uint64_t least = kProgramMemory + metadata_memory(checkpoint);
-  if (least <= options.max_memory || options.max_memory < kMinMaxMemory) return {};
+  const std::uint64_t needed = kProgramMemory + metadata_memory(checkpoint);
+  if (needed <= options.max_memory || options.max_memory < kMinMaxMemory) return {};
   return invalid_problem("{}: the names of {} tensors need {}M of memory, --max-memory allows {}M: raise it",
-                         io::printable_path(options.input), checkpoint.tensors().size(), megabytes_up(least),
+                         io::printable_path(options.input), checkpoint.tensors().size(), megabytes_up(needed),
                          options.max_memory >> 20);
 }
 
@@ -71,12 +71,12 @@ Result<MemoryBudget> memory_budget(const io::Checkpoint& checkpoint, const Check
   const std::uint64_t fixed = kProgramMemory + threads * kThreadMemory + metadata_memory(checkpoint) +
                               stats_memory(plan, options.scheme) + smoothing_memory(checkpoint, plan, threads);
   const std::uint64_t span = min_span(plan, options.scheme);
-  const std::uint64_t least = fixed + threads * worker_memory(kMinTileBytes, span);
+  const std::uint64_t needed = fixed + threads * worker_memory(kMinTileBytes, span);
   if (options.max_memory < kMinMaxMemory)
     return invalid_problem("--max-memory of {} bytes: must be at least {}M", options.max_memory, kMinMaxMemory >> 20);
-  if (options.max_memory < least)
+  if (options.max_memory < needed)
     return invalid_problem("{}: {} tensors on {} threads need {}M of memory, --max-memory allows {}M: raise it{}",
-                           io::printable_path(checkpoint.path()), plan.tensors.size(), threads, megabytes_up(least),
+                           io::printable_path(checkpoint.path()), plan.tensors.size(), threads, megabytes_up(needed),
                            options.max_memory >> 20, threads > 1 ? " or take fewer --threads" : "");
   std::uint64_t tile_bytes = kTileBytes;
   while (fixed + threads * worker_memory(tile_bytes, span) > options.max_memory) tile_bytes /= 2;

@@ -23,6 +23,7 @@
 #include "format/scheme.h"
 #include "format/weight_form.h"
 #include "io/atomic_file.h"
+#include "io/checkpoint.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "kvant/element.h"
@@ -257,6 +258,22 @@ inline format::Scheme w8a8_static(bool asymmetric = false) {
 }
 inline format::Scheme w4a16(std::int64_t group_size, bool asymmetric = false) {
   return {.kind = format::SchemeKind::w4a16, .asymmetric = asymmetric, .group_size = group_size, .scale_dtype = {}};
+}
+
+// Every scheme, plainly and asymmetric where it can be, with groups of `group_size` where it has some.
+inline std::vector<format::Scheme> all_schemes(std::int64_t group_size) {
+  std::vector<format::Scheme> schemes;
+  for (const format::SchemeSpec& spec : format::schemes())
+    for (const bool asymmetric : {false, true})
+      if (!asymmetric || spec.takes_asymmetric())
+        schemes.push_back({.kind = spec.kind, .asymmetric = asymmetric, .group_size = group_size, .scale_dtype = {}});
+  return schemes;
+}
+
+inline io::Checkpoint opened(const std::filesystem::path& path) {
+  auto checkpoint = io::Checkpoint::open(path);
+  must(checkpoint.status());
+  return std::move(checkpoint).value();
 }
 
 // A small Llama: one block with attention and MLP, norms, an embedding and an lm_head that is ignored.
