@@ -25,7 +25,8 @@ constexpr std::array<std::string_view, 7> kForeignSuffixes = {
     ".qweight", ".qzeros", ".scales", ".weight_scale_inv", ".SCB", ".g_idx", ".weight.quant_map"};
 
 bool has_quantized_name(std::string_view tensor) {
-  for (const auto kind : {format::TensorKind::scales, format::TensorKind::packed_codes, format::TensorKind::zero_points})
+  for (const auto kind :
+       {format::TensorKind::scales, format::TensorKind::packed_codes, format::TensorKind::zero_points})
     if (tensor.ends_with(format::spec_of(kind).suffix)) return true;
   return std::any_of(kForeignSuffixes.begin(), kForeignSuffixes.end(),
                      [&](std::string_view suffix) { return tensor.ends_with(suffix); });

@@ -28,7 +28,9 @@ TEST(CompressedTensors, AreThoseThatTheFixtureWrites) {
         const io::TensorInfo& info = outputs[i].info;
         EXPECT_EQ(info.name, wanted[i].name);
         EXPECT_EQ(info.shape, wanted[i].shape) << info.name;
-        if (outputs[i].kind != TensorKind::input_scale) EXPECT_EQ(info.dtype, wanted[i].dtype) << info.name;
+        if (outputs[i].kind != TensorKind::input_scale) {
+          EXPECT_EQ(info.dtype, wanted[i].dtype) << info.name;
+        }
         EXPECT_EQ(format::module_of_quantized(info), "m.l") << info.name;
         EXPECT_EQ(format::why_absent(outputs[i].kind, scheme), "");
         const bool holds_codes = outputs[i].kind == TensorKind::codes || outputs[i].kind == TensorKind::packed_codes;
