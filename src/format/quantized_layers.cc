@@ -68,25 +68,27 @@ class LayerFinder {
   // What the scheme has, or nothing where it is missing.
   const std::optional<Found>& at(TensorKind kind) const { return found_[static_cast<std::size_t>(kind)]; }
 
+  std::optional<Found> look(const std::string& module, const TensorSpec& spec) const {
+    const auto it = checkpoint_.tensors().find(fmt::format("{}{}", module, spec.suffix));
+    if (it == checkpoint_.tensors().end()) return std::nullopt;
+    return Found{it->second, &checkpoint_.at(it->second)};
+  }
+
   // First everything that must not be there, then everything that must.
   void look_for_all(const std::string& module) {
+    for (const TensorSpec& spec : tensor_specs())
+      if (const std::string why = why_absent(spec.kind, scheme_); !why.empty())
+        if (const auto found = look(module, spec))
+          problem(found->place.shard, "tensor '{}' must not be there: {}", printable(found->info->name), why);
     found_.assign(tensor_specs().size(), std::nullopt);
-    for (const bool is_absent : {true, false})
-      for (const TensorSpec& spec : tensor_specs()) {
-        const std::string absent = why_absent(spec.kind, scheme_);
-        if (absent.empty() == is_absent) continue;
-        const auto it = checkpoint_.tensors().find(fmt::format("{}{}", module, spec.suffix));
-        const bool is_there = it != checkpoint_.tensors().end();
-        if (is_there == !is_absent) {
-          if (is_there) found_[static_cast<std::size_t>(spec.kind)] = Found{it->second, &checkpoint_.at(it->second)};
-        } else if (is_there) {
-          problem(it->second.shard, "tensor '{}' must not be there: {}", printable(it->first), absent);
-        } else {
-          problems_.push_back(fmt::format("{}: tensor '{}{}' is missing: {}; quantize the checkpoint again",
-                                          printable(checkpoint_.path().string()), printable(module), spec.suffix,
-                                          spec.needed));
-        }
-      }
+    for (const TensorSpec& spec : tensor_specs()) {
+      if (!why_absent(spec.kind, scheme_).empty()) continue;
+      auto& found = found_[static_cast<std::size_t>(spec.kind)] = look(module, spec);
+      if (!found)
+        problems_.push_back(fmt::format("{}: tensor '{}{}' is missing: {}; quantize the checkpoint again",
+                                        printable(checkpoint_.path().string()), printable(module), spec.suffix,
+                                        spec.needed));
+    }
   }
 
   bool check(TensorKind kind, const LinearShape& linear) {
