@@ -98,10 +98,8 @@ Status check(const Scheme& scheme);
 // "w8a8", "w8a8-static, asymmetric", "w4a16, groups of 128"
 std::string describe(const Scheme& scheme);
 
-// How many codes a word holds.
-constexpr std::uint64_t codes_per_word(ElementKind code) {
-  return 32 / static_cast<std::uint64_t>(bits_per_element(code));
-}
+// How many codes of four or eight bits a word holds.
+constexpr std::uint64_t codes_per_word(ElementKind code) { return is_packed(code) ? 8 : 4; }
 // What a signed code is stored as in a word: itself + this.
 constexpr std::int32_t word_offset(ElementKind code) { return -code_range(code).min; }
 
