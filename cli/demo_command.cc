@@ -23,7 +23,8 @@
 #include "io/json.h"
 #include "kvant/stream.h"
 #include "measure/compare.h"
-#include "measure/demo_model.h"
+#include "measure/output_losses.h"
+#include "model/demo_model.h"
 #include "model/layer_kind.h"
 #include "quantize/output_folder.h"
 #include "quantize/quantize_checkpoint.h"
@@ -211,10 +212,10 @@ int run(const Options& options, const Request& request) {
     if (!request.quiet) tell(line);
   };
 
-  const measure::DemoModel model;
+  const model::DemoModel model;
   step(fmt::format("writing a Llama-like model of {} layers with outlier channels, and its activation statistics",
                    model.layers));
-  if (const Status s = measure::write_demo_model(model, folder / kModel, folder / kStats); !s.ok()) return fail(s);
+  if (const Status s = model::write_demo_model(model, folder / kModel, folder / kStats); !s.ok()) return fail(s);
 
   ProgressBar progress(!request.verbose);
   step("quantizing it to w8a8");

@@ -8,8 +8,8 @@
 #include "cli/commands.h"
 #include "cli/messages.h"
 #include "cli/options.h"
+#include "cli/scheme_help.h"
 #include "cli/table.h"
-#include "format/scheme.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "kvant/build_info.h"
@@ -65,8 +65,7 @@ int run(const Options& options, const Request& /*request*/) {
                       {"kernels", kernels}});
     }
     io::Json schemes = io::Json::array();
-    for (const auto kind : {format::SchemeKind::w8a8, format::SchemeKind::w8a8_static, format::SchemeKind::w4a16})
-      schemes.push_back(format::name(kind));
+    for (const std::string& scheme : scheme_names()) schemes.push_back(scheme);
     print_json(io::Json{{"version", version()},
                         {"compiler", compiler()},
                         {"backends", {{"cpu", true}, {"cuda", build.has_cuda}}},
@@ -81,7 +80,7 @@ int run(const Options& options, const Request& /*request*/) {
     text += fmt::format("instruction set  {}{}\n", chosen.empty() ? "none" : chosen,
                         force.empty() ? " (KVANT_FORCE_ISA can force another)"
                                       : fmt::format(" (KVANT_FORCE_ISA={})", io::printable(force)));
-    text += "schemes          w8a8, w8a8-static, w4a16\n\n";
+    text += fmt::format("schemes          {}\n\n", fmt::join(scheme_names(), ", "));
     std::vector<Column> columns = {{"kernels"}, {"here"}};
     for (const BuildInfo::Family& family : build.instruction_sets.front().families)
       columns.push_back({std::string(family.name), Column::Align::right});

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "quantize/quantize_checkpoint.h"
+#include "quantize/checkpoint_plan.h"
 
 namespace kvant::cli {
 
@@ -20,7 +20,7 @@ Argument max_memory_option(std::uint64_t& bytes) {
   return {.name = "--max-memory",
           .placeholder = "SIZE",
           .help = "Memory to stay below, for example 512M or 2G (default 1G)",
-          .to = Size{&bytes, quantize::kLeastMaxMemory}};
+          .to = Size{&bytes, quantize::kMinMaxMemory}};
 }
 
 Argument report_option(std::string& file, std::string help) {

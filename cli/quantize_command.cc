@@ -10,10 +10,12 @@
 #include "cli/options.h"
 #include "cli/progress_bar.h"
 #include "cli/report/report_file.h"
+#include "cli/scheme_help.h"
 #include "cli/sizes.h"
 #include "cli/smooth_argument.h"
 #include "cli/table.h"
 #include "format/activation_stats.h"
+#include "format/module_name.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "measure/compare.h"
@@ -26,10 +28,10 @@ using quantize::Action;
 
 struct Options {
   std::string input, output;
-  std::string scheme = "w8a8";
+  std::string scheme = std::string(name(format::Scheme().kind));
   std::string stats, alpha, smooth_groups, scale_dtype, report;
   std::vector<std::string> ignore, include;
-  int group_size = 128;
+  int group_size = 0;  // 0: the scheme's own
   bool asymmetric = false, resume = false, force = false, json = false, dry_run = false;
   int threads = 0;
   std::uint64_t max_memory = quantize::kDefaultMaxMemory;
@@ -62,9 +64,9 @@ quantize::QuantizeOptions recipe_of(const Options& options) {
   quantize::QuantizeOptions recipe;
   recipe.input = options.input;
   recipe.output = options.output;
-  recipe.scheme.kind = *format::scheme_named(options.scheme);
+  recipe.scheme = format::default_scheme(*format::scheme_named(options.scheme));
   recipe.scheme.asymmetric = options.asymmetric;
-  recipe.scheme.group_size = options.group_size;
+  if (options.group_size != 0) recipe.scheme.group_size = options.group_size;
   if (!options.scale_dtype.empty()) recipe.scheme.scale_dtype = scale_dtype_named(options.scale_dtype);
   if (!options.stats.empty()) recipe.stats = options.stats;
   recipe.smooth = !options.alpha.empty();
@@ -82,12 +84,13 @@ quantize::QuantizeOptions recipe_of(const Options& options) {
 
 // What the options show by themselves, before any file is opened. Empty: nothing is wrong.
 std::string misuse(const Options& options) {
-  const auto kind = *format::scheme_named(options.scheme);
-  if (const Status s = format::check(recipe_of(options).scheme); !s.ok()) return std::string(s.message());
+  const format::Scheme scheme = recipe_of(options).scheme;
+  if (const Status s = format::check(scheme); !s.ok()) return std::string(s.message());
   if (options.stats.empty() && !options.alpha.empty())
     return "--smooth needs the statistics of activations: give them with --stats FILE";
-  if (options.stats.empty() && kind == format::SchemeKind::w8a8_static)
-    return "--scheme w8a8-static needs the statistics of activations: give them with --stats FILE";
+  if (options.stats.empty() && scheme.spec().needs_statistics())
+    return fmt::format("--scheme {} needs the statistics of activations: give them with --stats FILE",
+                       scheme.spec().name);
   if (options.alpha.empty() && !options.smooth_groups.empty())
     return "--smooth-groups says what to smooth, but --smooth is missing";
   if (options.dry_run && !options.report.empty())
@@ -227,7 +230,7 @@ Status check_statistics(const quantize::CheckpointPlan& plan, const Options& opt
   const auto stats = format::ActivationStats::open(options.stats);
   if (!stats.ok()) return stats.status();
   for (const quantize::TensorPlan& tensor : plan.tensors) {
-    const std::string_view module = model::module_of(tensor.name);
+    const std::string_view module = format::module_of(tensor.name);
     if (tensor.action != Action::quantize || !stats->has_absmax(module)) continue;
     if (const auto absmax = stats->absmax(module, tensor.shape[1]); !absmax.ok()) return absmax.status();
   }
@@ -316,12 +319,7 @@ Command quantize_command() {
             .to = &options->output,
             .required = true,
             .is_path = true},
-           {.name = "--scheme",
-            .help =
-                "w8a8: 8-bit weights, activations at run time (default); w8a8-static: activation scales from --stats; "
-                "w4a16: 4-bit weights in groups",
-            .to = &options->scheme,
-            .choices = {"w8a8", "w8a8-static", "w4a16"}},
+           {.name = "--scheme", .help = scheme_help(), .to = &options->scheme, .choices = scheme_names()},
            {.name = "--stats",
             .placeholder = "FILE",
             .help = "Activation statistics: a safetensors file with MODULE.absmax, .min, .max for the input of each "
@@ -350,11 +348,9 @@ Command quantize_command() {
             .to = &options->include},
            {.name = "--group-size",
             .placeholder = "N",
-            .help = "Weights that share a scale in w4a16 (default 128)",
+            .help = group_size_help(),
             .to = Count{&options->group_size, 1}},
-           {.name = "--asymmetric",
-            .help = "With zero points: weights of w4a16, activations of w8a8-static",
-            .to = &options->asymmetric},
+           {.name = "--asymmetric", .help = asymmetric_help(), .to = &options->asymmetric},
            {.name = "--scale-dtype",
             .help = "Type of the stored scales (default: that of the weights)",
             .to = &options->scale_dtype,

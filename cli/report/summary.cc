@@ -10,7 +10,7 @@
 
 #include "cli/report/html.h"
 #include "cli/sizes.h"
-#include "format/quantized_layers.h"
+#include "format/scheme.h"
 #include "kvant/version.h"
 
 namespace kvant::cli {
@@ -18,22 +18,6 @@ namespace {
 
 using measure::LayerLoss;
 using measure::ModelLoss;
-
-// What a checkpoint kept on average over the layers that all checkpoints quantized. Exact is as good as anything can
-// be, NaN as bad.
-double merit(const ReportContent& content, std::size_t q, std::optional<double> (*value)(const LayerLoss&)) {
-  constexpr double kExact = 200, kBroken = -200;
-  double sum = 0;
-  std::size_t count = 0;
-  for (const LayerRow& row : content.rows) {
-    if (std::find(row.losses.begin(), row.losses.end(), nullptr) != row.losses.end()) continue;
-    const std::optional<double> kept = value(*row.losses[q]);
-    if (!kept) continue;
-    sum += std::isnan(*kept) ? kBroken : std::clamp(*kept, kBroken, kExact);
-    ++count;
-  }
-  return count == 0 ? kBroken : sum / static_cast<double>(count);
-}
 
 // What a smoothed checkpoint's weights do not tell; empty where nothing is smoothed.
 std::string about_smoothing(const ReportContent& content) {
@@ -91,12 +75,11 @@ std::string finding(const ReportContent& content) {
       models.begin(), models.end(), [&](const ModelLoss& m) { return is_smoothed(m) != is_smoothed(models[0]); });
   std::size_t best = 0;
   bool is_tie = false;
-  std::vector<double> merits;
-  for (std::size_t q = 0; q < models.size(); ++q) {
-    merits.push_back(of_outputs ? merit(content, q, [](const LayerLoss& l) { return l.output_sqnr_db; })
-                                : merit(content, q, [](const LayerLoss& l) { return std::optional(l.sqnr_db); }));
+  const std::vector<double> merits =
+      of_outputs ? measure::merits(content.comparison, [](const LayerLoss& l) { return l.output_sqnr_db; })
+                 : measure::merits(content.comparison, [](const LayerLoss& l) { return std::optional(l.sqnr_db); });
+  for (std::size_t q = 0; q < models.size(); ++q)
     if (merits[q] > merits[best]) best = q;
-  }
   for (std::size_t q = 0; q < models.size(); ++q) is_tie = is_tie || (q != best && merits[best] - merits[q] < 0.005);
   std::string others;
   for (std::size_t q = 0; q < models.size(); ++q)

@@ -1,5 +1,5 @@
-// ErrorSums: what quantization did to a stretch of weights. For weights w and the values v = scale * (q - zero_point) of
-// their codes it finds sums, counts and places of the errors w - v, in f64:
+// ErrorSums: what quantization did to a stretch of weights. For weights w and the values v = scale * (q - zero_point)
+// of their codes it finds sums, counts and places of the errors w - v, in f64:
 //
 //   loss              Σ w², Σ (w - v)², Σ w·v, Σ v², max|w - v|, codes at the ends, weights that are not finite
 //   error_magnitudes  |w - v| of each
@@ -7,10 +7,10 @@
 //   count_on_grid     how weights lie between the codes
 //   raise_to_magnitudes, values   max|w| of each column; Σ x² and counts of NaN, infinities and zeros
 //
-// Element i is added in lane i % 4, and the lanes are added as (0 + 1) + (2 + 3): the same bits on every instruction set.
-// Weights are float or double, codes int8. A call takes at most kMaxCount elements and checks nothing: it takes tens of
-// nanoseconds. Zero points are codes (-128 to 127), scales are finite and positive, and the floating-point mode is the
-// caller's: round to nearest, denormals kept.
+// Element i is added in lane i % 4, and the lanes are added as (0 + 1) + (2 + 3): the same bits on every instruction
+// set. Weights are float or double, codes int8. A call takes at most kMaxCount elements and checks nothing: it takes
+// tens of nanoseconds. Zero points are codes (-128 to 127), scales are finite and positive, and the floating-point mode
+// is the caller's: round to nearest, denormals kept.
 //
 //   const auto sums = kvant::ErrorSums::select(kvant::Stream::cpu());
 //   const kvant::ErrorSums::Loss loss = sums->loss(weights, codes, 512, 0.01f, 0, 127);
@@ -76,8 +76,8 @@ class KVANT_API ErrorSums {
   static std::size_t place_of_error(const T* weights, const std::int8_t* codes, std::size_t count, float scale,
                                     std::int32_t zero_point, double largest);
 
-  // Adds to errors[0], errors[1], … the sums over cells of `cell` columns; finite weights, the first of which is in column
-  // `offset` of its cell.
+  // Adds to errors[0], errors[1], … the sums over cells of `cell` columns; finite weights, the first of which is in
+  // column `offset` of its cell.
   template <class T>
   void add_cell_errors(const T* weights, const std::int8_t* codes, std::size_t count, float scale,
                        std::int32_t zero_point, std::size_t offset, std::size_t cell, double* errors) const;

@@ -1,5 +1,5 @@
-// What ErrorSums hands to a kernel. Weights are of the kernel's element, f32 or f64; all are finite where a function does
-// not say otherwise.
+// What ErrorSums hands to a kernel. Weights are of the kernel's element, f32 or f64; all are finite where a function
+// does not say otherwise.
 #pragma once
 
 #include <cstddef>

@@ -27,8 +27,7 @@ struct KernelList {
 };
 
 // The families, in the order in which they are shown.
-using KernelFamilies =
-    TypeList<ElementwiseKernel, RangeKernel, DynamicRangeKernel, LinearKernel, ErrorSumsKernel>;
+using KernelFamilies = TypeList<ElementwiseKernel, RangeKernel, DynamicRangeKernel, LinearKernel, ErrorSumsKernel>;
 
 template <class Families>
 struct KernelListsOf;

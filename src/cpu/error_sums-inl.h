@@ -1,6 +1,6 @@
 // Sums over weights and their codes, compiled once for each instruction set. Four lanes of f64 in as many registers as
-// the instruction set needs, as vectors of the compiler: GCC takes vectors apart, element by element, that are wider than
-// the machine's.
+// the instruction set needs, as vectors of the compiler: GCC takes vectors apart, element by element, that are wider
+// than the machine's.
 #pragma once
 
 #include <array>

@@ -37,6 +37,7 @@ class Checkpoint {
   std::string shard_name(std::size_t shard) const { return shards_[shard].file().path().filename().string(); }
   const std::map<std::string, TensorPlace, std::less<>>& tensors() const { return tensors_; }
   const TensorInfo* find(std::string_view name) const;  // null: none
+  const TensorInfo& at(const TensorPlace& place) const { return shards_[place.shard].tensors()[place.tensor]; }
   Status read(const TensorPlace& place, std::uint64_t offset, std::span<std::byte> to) const;
 
   const std::optional<Json>& config() const { return config_; }  // config.json of a folder

@@ -21,7 +21,7 @@ namespace {
 
 using base::invalid_problem;
 
-constexpr std::size_t kMostCharacters = 200;  // of printable()
+constexpr std::size_t kMaxCharacters = 200;  // of printable()
 
 // ---- Text -----------------------------------------------------------------------------------------------------
 
@@ -43,8 +43,8 @@ CodePoint first_code_point(std::string_view text) {
     value = (value << 6) | (byte(i) & 0x3Fu);
   }
   // Longer than needed, a surrogate, or beyond Unicode.
-  constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (value < kLeast[bytes] || (value >= 0xD800 && value <= 0xDFFF) || value > 0x10FFFF) return {};
+  constexpr char32_t kMin[] = {0, 0, 0x80, 0x800, 0x10000};
+  if (value < kMin[bytes] || (value >= 0xD800 && value <= 0xDFFF) || value > 0x10FFFF) return {};
   return {value, bytes};
 }
 
@@ -111,15 +111,15 @@ std::string printable(std::string_view text) {
   bool cut = false;
   while (!text.empty()) {
     Piece piece = next_piece(text);
-    if (tail.empty() && head_characters + piece.characters <= kMostCharacters / 2) {
+    if (tail.empty() && head_characters + piece.characters <= kMaxCharacters / 2) {
       head += piece.text;
       head_characters += piece.characters;
       continue;
     }
     tail_characters += piece.characters;
     tail.push_back(std::move(piece));
-    if (head_characters + tail_characters > kMostCharacters) cut = true;
-    while (cut && head_characters + 1 + tail_characters > kMostCharacters) {
+    if (head_characters + tail_characters > kMaxCharacters) cut = true;
+    while (cut && head_characters + 1 + tail_characters > kMaxCharacters) {
       tail_characters -= tail.front().characters;
       tail.pop_front();
     }
@@ -185,7 +185,7 @@ Status InputFile::read(std::uint64_t offset, std::span<std::byte> to) const {
                              error_text(error), position);
     }
     if (count == 0) {
-      // The read may have begun behind the end; the file may also have grown since, but it ended here or before.
+      // The read may have begun after the end; the file may also have grown since, but it ended here or before.
       std::uint64_t end = position;
       struct stat facts {};
       if (::fstat(descriptor_, &facts) == 0) end = std::min(end, static_cast<std::uint64_t>(facts.st_size));

@@ -90,7 +90,7 @@ class Builder : public nlohmann::json_sax<Json> {
     std::sort(keys.begin(), keys.end());
     if (const auto twice = std::adjacent_find(keys.begin(), keys.end()); twice != keys.end())
       return fail(fmt::format("has the key '{}' twice", printable(*twice)));
-    // Straight into the vector behind it: operator[] would look through all keys.
+    // Straight into the vector that it is made of: operator[] would look through all keys.
     Json::object_t object;
     object.reserve(members.size());
     for (auto& [key, value] : members) object.Container::emplace_back(std::move(key), std::move(value));

@@ -15,7 +15,7 @@ namespace kvant::io {
 // The index of a model of a million tensors has half as many.
 inline constexpr std::size_t kMaxJsonValues = 2'000'000;
 
-// One document and nothing behind it. Refuses, with the file's name and the place: what is no JSON or no UTF-8, a key
+// One document and nothing after it. Refuses, with the file's name and the place: what is no JSON or no UTF-8, a key
 // that is twice in one object (also where the two are equal only after escapes are resolved), more than 64 levels, more
 // than kMaxJsonValues values.
 Result<Json> parse_json(std::string_view text, std::string_view file_name);

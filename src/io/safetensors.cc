@@ -21,7 +21,7 @@ namespace {
 
 using base::invalid_problem;
 
-constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();  // of sizes and offsets
+constexpr std::uint64_t kMax = std::numeric_limits<std::int64_t>::max();  // of sizes and offsets
 constexpr std::size_t kMaxDimensions = 64;
 constexpr std::size_t kLengthBytes = 8;
 constexpr std::size_t kShownBytes = 1000;  // of a name, as printable() walks all of it
@@ -61,7 +61,7 @@ std::optional<std::uint64_t> nonzero_product(std::span<const std::uint64_t> shap
   std::uint64_t product = 1;
   for (const std::uint64_t size : shape) {
     if (size == 0) continue;
-    if (__builtin_mul_overflow(product, size, &product) || product > kMost) return std::nullopt;
+    if (__builtin_mul_overflow(product, size, &product) || product > kMax) return std::nullopt;
   }
   return product;
 }
@@ -78,7 +78,7 @@ std::optional<ByteCount> count_bytes(DType dtype, std::span<const std::uint64_t>
   const auto width = static_cast<std::uint64_t>(bits(dtype));
   const std::uint64_t rest = *product % 8 * width;
   std::uint64_t whole = 0;
-  if (__builtin_mul_overflow(*product / 8, width, &whole) || whole > kMost - rest / 8) return std::nullopt;
+  if (__builtin_mul_overflow(*product / 8, width, &whole) || whole > kMax - rest / 8) return std::nullopt;
   if (std::find(shape.begin(), shape.end(), 0U) != shape.end()) return ByteCount{0, 0};
   return ByteCount{whole + rest / 8, rest % 8};
 }
@@ -87,7 +87,7 @@ std::optional<ByteCount> count_bytes(DType dtype, std::span<const std::uint64_t>
 std::string size_problem(DType dtype, std::span<const std::uint64_t> shape) {
   const auto count = count_bytes(dtype, shape);
   if (!count)
-    return fmt::format("shape {} of {} overflows, must have at most {} bytes", shown(shape), name(dtype), kMost);
+    return fmt::format("shape {} of {} overflows, must have at most {} bytes", shown(shape), name(dtype), kMax);
   if (count->bits_left != 0)
     return fmt::format("shape {} of {} has {} bytes and {} bits, must be whole bytes", shown(shape), name(dtype),
                        count->whole, count->bits_left);
@@ -174,16 +174,16 @@ class HeaderBytes {
 enum class Place : std::uint8_t {
   header,          // before everything
   names,           // among the names of tensors
-  tensor,          // behind a name
+  tensor,          // after a name
   fields,          // among the fields of a tensor
-  dtype,           // behind that field's name
-  shape,           // behind that field's name
+  dtype,           // after that field's name
+  shape,           // after that field's name
   sizes,           // inside its brackets
-  offsets,         // behind that field's name
+  offsets,         // after that field's name
   begin_end,       // inside its brackets
-  metadata,        // behind that name
+  metadata,        // after that name
   metadata_names,  // among its names
-  metadata_value,  // behind one of them
+  metadata_value,  // after one of them
 };
 
 class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
@@ -203,7 +203,7 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
     return unexpected(value == 0 ? std::string("-0") : fmt::to_string(value));
   }
   bool number_unsigned(number_unsigned_t value) override {
-    if (value > kMost) return unexpected(fmt::to_string(value));
+    if (value > kMax) return unexpected(fmt::to_string(value));
     if (place_ == Place::sizes) return add_size(value);
     if (place_ == Place::begin_end) return add_offset(value);
     return unexpected(fmt::to_string(value));
@@ -289,9 +289,9 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
       case Place::tensor: return refuse_tensor("is {}, must be an object", found);
       case Place::dtype: return refuse_tensor("dtype is {}, must be a string", found);
       case Place::shape: return refuse_tensor("shape is {}, must be an array of integers", found);
-      case Place::sizes: return refuse_tensor("shape has {}, must have integers of 0 to {}", found, kMost);
+      case Place::sizes: return refuse_tensor("shape has {}, must have integers of 0 to {}", found, kMax);
       case Place::offsets: return refuse_tensor("data_offsets is {}, must be an array of 2 integers", found);
-      case Place::begin_end: return refuse_tensor("data_offsets has {}, must have integers of 0 to {}", found, kMost);
+      case Place::begin_end: return refuse_tensor("data_offsets has {}, must have integers of 0 to {}", found, kMax);
       case Place::metadata: return refuse("\"{}\" is {}, must be an object of strings", kMetadata, found);
       case Place::metadata_value:
         return refuse("\"{}\": \"{}\" is {}, must be a string", kMetadata, shown(metadata_value_->first), found);
@@ -487,7 +487,7 @@ std::optional<std::string> quoted(const std::string& text) {
   }
 }
 
-// Gives the tensor its place behind `position` and moves that on.
+// Gives the tensor its place after `position` and moves that on.
 Status place_tensor(TensorInfo& tensor, std::uint64_t& position) {
   const auto refuse = [&](const std::string& problem) {
     return invalid_problem("{}: tensor \"{}\": {}", kLayOut, shown(tensor.name), problem);
@@ -497,8 +497,8 @@ Status place_tensor(TensorInfo& tensor, std::uint64_t& position) {
     return refuse(fmt::format("shape has {} dimensions, must have at most {}", tensor.shape.size(), kMaxDimensions));
   if (const std::string problem = size_problem(tensor.dtype, tensor.shape); !problem.empty()) return refuse(problem);
   const std::uint64_t bytes = *tensor_bytes(tensor.dtype, tensor.shape);
-  if (bytes > kMost - position)
-    return refuse(fmt::format("{} bytes behind {} overflow, all must have at most {}", bytes, position, kMost));
+  if (bytes > kMax - position)
+    return refuse(fmt::format("{} bytes behind {} overflow, all must have at most {}", bytes, position, kMax));
   tensor.begin = position;
   tensor.end = position += bytes;
   return {};
@@ -558,9 +558,9 @@ Result<SafetensorsLayout> lay_out(std::vector<TensorInfo> tensors, const std::ma
   const auto json = header_json(tensors, metadata);
   if (!json.ok()) return json.status();
   SafetensorsLayout layout{with_length(*json), std::move(tensors), 0};
-  if (layout.header.size() > kMost - position)
+  if (layout.header.size() > kMax - position)
     return invalid_problem("{}: {} bytes of header and {} of data overflow, must have at most {}", kLayOut,
-                           layout.header.size(), position, kMost);
+                           layout.header.size(), position, kMax);
   layout.file_bytes = layout.header.size() + position;
   return layout;
 }

@@ -3,14 +3,14 @@
 // The reader trusts nothing. It refuses, with the file, the tensor and the numbers in the sentence:
 //   - a length beyond the file or beyond 100,000,000; a header that is not one JSON object that begins with '{', or not
 //   UTF-8;
-//     nesting deeper than the format has; anything but spaces behind the object
+//     nesting deeper than the format has; anything but spaces after the object
 //   - an entry without exactly dtype, shape and data_offsets; a field or a name twice (also where they are equal only
 //   after
 //     escapes are resolved); "__metadata__" that is not an object of strings
 //   - an unknown dtype; shapes and offsets that are not integers of 0 to 2^63 - 1; more than 64 dimensions; a product
 //   of
 //     sizes that overflows, also where a 0 stands beside it; a size that is not the product of the shape and the dtype
-//   - offsets that do not begin at 0, overlap, leave a hole or end before or behind the end of the file
+//   - offsets that do not begin at 0, overlap, leave a hole or end before or after the end of the file
 // Empty tensors and tensors without dimensions are legal. Memory is a small multiple of the header's length.
 #pragma once
 
@@ -75,7 +75,7 @@ struct TensorInfo {
 // them) or are no whole number.
 std::optional<std::uint64_t> tensor_bytes(DType dtype, std::span<const std::uint64_t> shape);
 
-// What a header says, checked by itself; `data_bytes` is what the file has behind it.
+// What a header says, checked by itself; `data_bytes` is what the file has after it.
 struct SafetensorsHeader {
   std::vector<TensorInfo> tensors;  // in the order of their data; empty ones by name where they share a place
   std::map<std::string, std::string> metadata;

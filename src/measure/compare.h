@@ -13,78 +13,17 @@
 // same bits for any thread count.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "base/progress.h"
-#include "format/scheme.h"
-#include "io/json_fwd.h"
 #include "kvant/status.h"
-#include "measure/layer_detail.h"
-#include "model/layer_kind.h"
+#include "measure/comparison.h"
 
 namespace kvant::measure {
-
-struct LayerLoss {
-  std::string module;
-  model::LayerKind kind = model::LayerKind::other;
-  std::optional<std::uint64_t> block;
-  std::uint64_t rows = 0;
-  std::uint64_t columns = 0;
-  double sqnr_db = 0;
-  double mse = 0;
-  double cosine = 0;
-  double largest_error = 0;
-  std::uint64_t largest_row = 0;
-  std::uint64_t largest_column = 0;
-  double at_ends = 0;  // 0 to 1
-  // Columns (input channels) whose largest magnitude is more than 6 times the median of all columns'; nothing for a
-  // matrix of so many columns that they would not fit in memory.
-  std::optional<std::uint64_t> outlier_channels;
-  std::uint64_t dead_channels = 0;  // rows (output channels) of zeros
-  // More than four times as many codes at the ends as evenly spread weights would put there, which are 1 / (2 q_max),
-  // not counting one for each scale, whose largest weight is always there; and some weight is more than a step away
-  // from its code, which rounding alone never does.
-  bool saturated = false;
-  std::uint64_t non_finite = 0;
-  bool smoothed = false;
-  // Of the layer's input, from statistics: the largest channel's max|X_j| over the median channel's, after smoothing
-  // where the layer is smoothed. How much of the range of a token's codes one channel takes.
-  std::optional<double> input_ratio;
-  // Of the layer's output for given activations, where somebody measured it; compare() does not.
-  std::optional<double> output_sqnr_db;
-};
-
-// One of the quantized checkpoints.
-struct ModelLoss {
-  std::filesystem::path path;
-  std::string label;  // the last part of the path; as much more of it as tells it from the others
-  format::Scheme scheme;
-  std::vector<LayerLoss> layers;         // worst SQNR first; ties by name
-  std::uint64_t bytes = 0;               // of all tensors
-  std::vector<std::string> unquantized;  // Linears of the original that were left as they are
-  std::optional<double> mean_sqnr_db;    // of the layers with a finite one; nothing without any
-};
-
-// A layer in each of the quantized checkpoints; nothing where it is not quantized.
-struct LayerDetails {
-  std::string module;
-  std::vector<std::optional<LayerDetail>> quantized;
-};
-
-struct Comparison {
-  std::filesystem::path original;
-  std::string model_type;             // config.json's; empty: none
-  std::uint64_t bytes = 0;            // of all tensors of the original
-  std::uint64_t parameters = 0;       // elements of them
-  std::vector<ModelLoss> quantized;   // in the order in which they were given
-  std::vector<LayerDetails> details;  // worst first, by the worst of the checkpoints
-  std::vector<std::string> warnings;  // statistics that are not of these layers
-  double seconds = 0;
-};
 
 struct CompareOptions {
   std::filesystem::path original;
@@ -103,24 +42,5 @@ inline constexpr std::size_t kDetails = 32;
 //
 // Refuses checkpoints that do not belong together: a layer that the original lacks, or has in another shape.
 Result<Comparison> compare(const CompareOptions& options, base::Progress& progress);
-
-// A layer in all checkpoints.
-struct SideBySide {
-  const LayerLoss* worst = nullptr;      // of them
-  std::vector<const LayerLoss*> losses;  // one for each checkpoint; null where the layer is not quantized
-};
-
-// Every layer that some checkpoint quantized, into `comparison`; worst first, by the worst of the checkpoints.
-std::vector<SideBySide> side_by_side(const Comparison& comparison);
-
-// Of the layers with a finite one; nothing without any.
-std::optional<double> mean_output_sqnr_db(const ModelLoss& loss);
-
-// What a person should know of a checkpoint, as sentences: weights that are not finite, dead channels, saturated
-// layers. Empty: nothing.
-std::vector<std::string> warnings_of(const ModelLoss& loss);
-
-// As docs/report.md describes it. Numbers that are infinite or NaN are written as strings: "inf".
-io::Json to_json(const Comparison& comparison);
 
 }  // namespace kvant::measure

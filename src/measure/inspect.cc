@@ -7,21 +7,23 @@
 
 #include "base/float_environment.h"
 #include "base/refuse.h"
-#include "format/quantized_layers.h"
-#include "format/stored_scale.h"
+#include "format/element_dtype.h"
+#include "format/quantization_config.h"
 #include "io/checkpoint.h"
 #include "io/json.h"
+#include "io/tiling.h"
 #include "kvant/range.h"
 #include "kvant/stream.h"
+#include "measure/block_sums.h"
 #include "measure/median.h"
-#include "measure/row_sums.h"
-#include "quantize/tiles.h"
+#include "measure/widen.h"
+#include "model/model_facts.h"
 
 namespace kvant::measure {
 namespace {
 
-constexpr std::uint64_t kMostTileBytes = std::uint64_t{1} << 20;
-constexpr std::uint64_t kMostBlocks = std::uint64_t{1} << 21;
+constexpr std::uint64_t kMaxTileBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMaxBlocks = std::uint64_t{1} << 21;
 
 // What one thread works with.
 struct ThreadBuffers {
@@ -49,8 +51,10 @@ struct TileStats {
 
 class TensorStats {
  public:
-  TensorStats(const io::SafetensorsFile& file, const io::TensorInfo& info, ElementKind kind, std::uint64_t max_memory)
-      : file_(file),
+  TensorStats(const io::SafetensorsFile& file, const io::TensorInfo& info, ElementKind kind, const ErrorSums& sums,
+              std::uint64_t max_memory)
+      : sums_(sums),
+        file_(file),
         info_(info),
         kind_(kind),
         width_(static_cast<std::uint64_t>(bits_per_element(kind)) / 8),
@@ -71,74 +75,61 @@ class TensorStats {
     by_column_ = info_.shape.size() == 2 && columns_ <= max_memory_ / 4 / (scale_width() * threads + 16);
     for (ThreadBuffers& buffers : thread_buffers)
       buffers.columns.assign(by_column_ ? columns_ * scale_width() : 0, std::byte{0});
-    const quantize::Tiling tiling(rows_, columns_, width_, sizeof(double),
-                                  std::min(kMostTileBytes, max_memory_ / (4 * threads)));
-    const std::uint64_t most_blocks = std::min(kMostBlocks, max_memory_ / (8 * sizeof(double)));
-    const std::uint64_t wave = std::max(most_blocks / std::max(tiling.most_blocks(), std::uint64_t{1}), threads);
+    const io::Tiling tiling =
+        tiling_in_blocks(rows_, columns_, width_, sizeof(double), std::min(kMaxTileBytes, max_memory_ / (4 * threads)));
     double squares = 0, row = 0;
     TileStats all;
-    std::vector<double> blocks;
-    std::vector<TileStats> tiles;
-    for (std::uint64_t first = 0; first < tiling.count(); first += wave) {
-      const std::uint64_t last = first + std::min(wave, tiling.count() - first);
-      blocks.resize(static_cast<std::size_t>((last - first) * tiling.most_blocks()));
-      tiles.assign(static_cast<std::size_t>(last - first), {});
-      Status done = quantize::for_each_tile(stream, first, last, [&](std::size_t worker, std::uint64_t i) {
-        const quantize::Tile tile = tiling[i];
-        const auto at = static_cast<std::size_t>(i - first);
-        Status s = work(tile, thread_buffers[worker], std::span(blocks).subspan(at * tiling.most_blocks()), tiles[at]);
-        progress.advance(tile.rows * tile.columns * width_);
-        return s;
-      });
-      if (!done.ok()) return done;
-      for (std::uint64_t i = first; i < last; ++i) {
-        const quantize::Tile tile = tiling[i];
-        const auto at = static_cast<std::size_t>(i - first);
-        const double* sums = blocks.data() + at * tiling.most_blocks();
-        for (std::uint64_t r = 0; r < tile.rows; ++r) {
-          for (std::uint64_t b = 0; b < tile.blocks_per_row(); ++b) row += *sums++;
-          if (tile.column + tile.columns < columns_) continue;
-          squares += row;
-          row = 0;
-        }
-        all += tiles[at];
+    const auto read = [&](std::size_t worker, const io::Tile& tile, std::span<double> blocks, TileStats& tile_stats) {
+      Status s = work(tile, thread_buffers[worker], blocks, tile_stats);
+      progress.advance(tile.rows * tile.columns * width_);
+      return s;
+    };
+    const auto add = [&](const io::Tile& tile, std::span<const double> blocks, const TileStats& tile_stats) {
+      const double* sums = blocks.data();
+      for (std::uint64_t r = 0; r < tile.rows; ++r) {
+        for (std::uint64_t b = 0; b < blocks_in_row(tile); ++b) row += *sums++;
+        if (tile.column + tile.columns < columns_) continue;
+        squares += row;
+        row = 0;
       }
-    }
+      all += tile_stats;
+    };
+    const std::uint64_t kept = std::min(kMaxBlocks, max_memory_ / (8 * sizeof(double)));
+    if (Status s = sum_in_order<double, TileStats>(stream, tiling, kept, read, add); !s.ok()) return s;
     return stats(all, squares, thread_buffers);
   }
 
  private:
   std::uint64_t scale_width() const { return kind_ == ElementKind::f64 ? 8 : 4; }
 
-  Status work(const quantize::Tile& tile, ThreadBuffers& buffers, std::span<double> blocks, TileStats& stats) const {
+  Status work(const io::Tile& tile, ThreadBuffers& buffers, std::span<double> blocks, TileStats& stats) const {
     const base::DefaultFloatEnvironment environment;
     const std::uint64_t row_bytes = tile.columns * width_;
-    buffers.bytes.resize(static_cast<std::size_t>(tile.rows * row_bytes));
-    if (Status s = file_.read(info_, (tile.row * columns_ + tile.column) * width_, buffers.bytes); !s.ok()) return s;
+    if (Status s = io::read_tile(file_, info_, columns_, tile, buffers.bytes); !s.ok()) return s;
     if (Status s = ranges(tile, buffers, stats); !s.ok()) return s;
-    buffers.wide.resize(quantize::kBlock);
+    buffers.wide.resize(kBlock);
     std::size_t block = 0;
     for (std::uint64_t r = 0; r < tile.rows; ++r)
-      for (std::uint64_t c = 0; c < tile.columns; c += quantize::kBlock) {
-        const auto count = static_cast<std::size_t>(std::min(quantize::kBlock, tile.columns - c));
+      for (std::uint64_t c = 0; c < tile.columns; c += kBlock) {
+        const auto count = static_cast<std::size_t>(std::min(kBlock, tile.columns - c));
         const std::byte* from = buffers.bytes.data() + r * row_bytes + c * width_;
-        ValueSums sums;
+        ErrorSums::Values values;
         if (kind_ == ElementKind::f64) {
-          sums = value_sums(reinterpret_cast<const double*>(from), count);
+          values = sums_.values(reinterpret_cast<const double*>(from), count);
         } else {
           widen(kind_, from, count, buffers.wide.data());
-          sums = value_sums(buffers.wide.data(), count);
+          values = sums_.values(buffers.wide.data(), count);
         }
-        blocks[block++] = sums.squares;
-        stats.nan += sums.nan;
-        stats.infinite += sums.infinite;
-        stats.zeros += sums.zeros;
+        blocks[block++] = values.squares;
+        stats.nan += values.nan;
+        stats.infinite += values.infinite;
+        stats.zeros += values.zeros;
       }
     return {};
   }
 
-  // The least and the greatest value of the tile, and the largest magnitudes of its columns.
-  Status ranges(const quantize::Tile& tile, ThreadBuffers& buffers, TileStats& stats) const {
+  // The min and the max of the tile, and the largest magnitudes of its columns.
+  Status ranges(const io::Tile& tile, ThreadBuffers& buffers, TileStats& stats) const {
     const Stream here = Stream::cpu(1);
     const Shape shape = {static_cast<std::int64_t>(tile.rows), static_cast<std::int64_t>(tile.columns)};
     const ElementKind scale = scale_kind(kind_);
@@ -196,6 +187,7 @@ class TensorStats {
       if (static_cast<double>(magnitudes[j]) > bound) outliers.push_back(j);
   }
 
+  const ErrorSums& sums_;
   const io::SafetensorsFile& file_;
   const io::TensorInfo& info_;
   ElementKind kind_;
@@ -222,7 +214,7 @@ Result<Inspection> inspect(const InspectOptions& options, base::Progress& progre
   if (!checkpoint.ok()) return checkpoint.status();
   Inspection inspection;
   inspection.path = options.path;
-  inspection.model_type = format::model_type_of(*checkpoint);
+  inspection.model_type = model::facts_of(*checkpoint).model_type;
   inspection.scheme = scheme_of(*checkpoint);
   std::uint64_t to_read = 0;
   for (std::size_t shard = 0; shard < checkpoint->shards().size(); ++shard) {
@@ -237,6 +229,8 @@ Result<Inspection> inspect(const InspectOptions& options, base::Progress& progre
   }
   if (!options.stats) return inspection;
   progress.begin("reading values", to_read);
+  const auto sums = ErrorSums::select(stream);
+  if (!sums.ok()) return sums.status();
   std::vector<ThreadBuffers> thread_buffers(static_cast<std::size_t>(stream.threads()));
   std::size_t next = 0;
   for (const io::SafetensorsFile& file : checkpoint->shards())
@@ -244,7 +238,7 @@ Result<Inspection> inspect(const InspectOptions& options, base::Progress& progre
       InspectedTensor& tensor = inspection.tensors[next++];
       const auto kind = format::element_of(info.dtype);
       if (!kind) continue;
-      auto stats = TensorStats(file, info, *kind, options.max_memory).run(stream, thread_buffers, progress);
+      auto stats = TensorStats(file, info, *kind, *sums, options.max_memory).run(stream, thread_buffers, progress);
       if (!stats.ok()) return stats.status();
       tensor.stats = std::move(stats).value();
     }

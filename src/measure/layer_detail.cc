@@ -7,21 +7,20 @@
 #include <limits>
 #include <tuple>
 
+#include "base/divide_up.h"
+#include "measure/block_sums.h"
 #include "measure/median.h"
 #include "measure/sqnr.h"
-#include "quantize/tiles.h"
 
 namespace kvant::measure {
 namespace {
 
 constexpr std::uint64_t kSampledWeights = std::uint64_t{1} << 15;
-constexpr std::uint64_t kLeastSampledRows = 64;
-
-constexpr std::uint64_t ceil_divide(std::uint64_t n, std::uint64_t d) { return n / d + (n % d != 0 ? 1 : 0); }
+constexpr std::uint64_t kMinSampledRows = 64;
 
 // Channels of one point, so that there are at most kPoints.
 constexpr std::uint64_t span_of(std::uint64_t channels) {
-  return std::max(ceil_divide(channels, kPoints), std::uint64_t{1});
+  return std::max(base::parts_of(channels, kPoints), std::uint64_t{1});
 }
 
 double magnitude(const WeightError& e) { return std::abs(e.weight - e.value); }
@@ -58,22 +57,21 @@ void DetailCollector::begin(std::uint64_t rows, std::uint64_t columns, int bits)
   first_code_ = -(1 << (bits - 1));
   bins_per_code_ = static_cast<int>(kHistogramBins >> bits);
   row_stride_ = 1;
-  const auto rows_at = [&](std::uint64_t stride) { return ceil_divide(rows, stride); };
+  const auto rows_at = [&](std::uint64_t stride) { return base::parts_of(rows, stride); };
   while (rows_at(row_stride_) > kSampledWeights / std::max(columns, std::uint64_t{1}) &&
-         rows_at(2 * row_stride_) >= kLeastSampledRows)
+         rows_at(2 * row_stride_) >= kMinSampledRows)
     row_stride_ *= 2;
   channel_span_ = span_of(rows);
-  const auto points = static_cast<std::size_t>(ceil_divide(rows, channel_span_));
-  cell_columns_ =
-      std::min(std::bit_ceil(std::max(ceil_divide(columns, kStripColumns), std::uint64_t{1})), quantize::kBlock);
-  cells_in_row_ = ceil_divide(columns, cell_columns_);
+  const auto points = static_cast<std::size_t>(base::parts_of(rows, channel_span_));
+  cell_columns_ = std::min(std::bit_ceil(std::max(base::parts_of(columns, kStripColumns), std::uint64_t{1})), kBlock);
+  cells_in_row_ = base::parts_of(columns, cell_columns_);
   // Who begins a block of a row makes its cells 0.
   errors_.resize(static_cast<std::size_t>(rows_at(row_stride_) * cells_in_row_));
   left_out_.resize(errors_.size());
   channels_.assign(points, {});
   next_row_ = 0;
   for (Worker& worker : workers_) {
-    worker.counts.assign(kGridTables * (kHistogramBins + 2), 0);
+    worker.counts.assign(ErrorSums::kGridTables * (kHistogramBins + 2), 0);
     worker.least.assign(points, std::numeric_limits<float>::infinity());
     worker.largest.assign(points, 0);
     worker.errors.clear();
@@ -81,7 +79,7 @@ void DetailCollector::begin(std::uint64_t rows, std::uint64_t columns, int bits)
 }
 
 template <class T>
-void DetailCollector::add(std::size_t worker_index, const Segment<T>& segment, const Loss& loss) {
+void DetailCollector::add(std::size_t worker_index, const Segment<T>& segment, const ErrorSums::Loss& loss) {
   Worker& worker = workers_[worker_index];
   const auto point = static_cast<std::size_t>(segment.row / channel_span_);
   worker.least[point] = std::min(worker.least[point], segment.scale);
@@ -91,21 +89,21 @@ void DetailCollector::add(std::size_t worker_index, const Segment<T>& segment, c
 }
 
 template <class T>
-void DetailCollector::add_errors(Worker& worker, const Segment<T>& segment, const Loss& loss) const {
+void DetailCollector::add_errors(Worker& worker, const Segment<T>& segment, const ErrorSums::Loss& loss) const {
   if (loss.non_finite == segment.count) return;
   const bool full = worker.errors.size() == kLargestErrors;
-  // Nothing of the segment can be among them, unless its largest error is larger than the least of them, or as large
+  // Nothing of the segment can be among them, unless its largest error is larger than the smallest of them, or as large
   // and in an earlier place.
   if (full) {
-    const WeightError& least = worker.errors.back();
-    const double bound = magnitude(least);
+    const WeightError& smallest = worker.errors.back();
+    const double bound = magnitude(smallest);
     if (loss.largest < bound ||
-        (loss.largest == bound && std::tie(least.row, least.column) < std::tie(segment.row, segment.column)))
+        (loss.largest == bound && std::tie(smallest.row, smallest.column) < std::tie(segment.row, segment.column)))
       return;
   }
   double bound = full ? magnitude(worker.errors.back()) : 0;
-  double magnitudes[quantize::kBlock];
-  error_magnitudes(segment.weights, segment.codes, segment.count, segment.scale, segment.zero_point, magnitudes);
+  double magnitudes[kBlock];
+  sums_.error_magnitudes(segment.weights, segment.codes, segment.count, segment.scale, segment.zero_point, magnitudes);
   for (std::size_t i = 0; i < segment.count; ++i) {
     // An infinite weight has an infinite error, and a NaN none.
     if (!(magnitudes[i] >= bound) || magnitudes[i] == 0 || !std::isfinite(segment.weights[i])) continue;
@@ -118,23 +116,23 @@ void DetailCollector::add_errors(Worker& worker, const Segment<T>& segment, cons
 
 template <class T>
 void DetailCollector::add_sample(Worker& worker, const Segment<T>& segment, bool all_finite) {
-  if (segment.column % quantize::kBlock == 0) {
+  if (segment.column % kBlock == 0) {
     const auto first =
         static_cast<std::size_t>(segment.row / row_stride_ * cells_in_row_ + segment.column / cell_columns_);
-    const auto cells = static_cast<std::size_t>(
-        std::min(quantize::kBlock / cell_columns_, cells_in_row_ - segment.column / cell_columns_));
+    const auto cells =
+        static_cast<std::size_t>(std::min(kBlock / cell_columns_, cells_in_row_ - segment.column / cell_columns_));
     std::fill_n(errors_.begin() + static_cast<std::ptrdiff_t>(first), cells, 0.0);
     std::fill_n(left_out_.begin() + static_cast<std::ptrdiff_t>(first), cells, 0u);
   }
   const auto add_finite = [&](std::size_t first, std::size_t count) {
     const T* const weights = segment.weights + first;
     const std::uint64_t column = segment.column + first;
-    count_on_grid(weights, count, segment.scale, segment.zero_point, first_code_, bins_per_code_, kHistogramBins,
-                  worker.counts.data());
+    sums_.count_on_grid(weights, count, segment.scale, segment.zero_point, first_code_, bins_per_code_, kHistogramBins,
+                        worker.counts.data());
     const auto cell = static_cast<std::size_t>(segment.row / row_stride_ * cells_in_row_ + column / cell_columns_);
-    add_cell_errors(weights, segment.codes + first, count, segment.scale, segment.zero_point,
-                    static_cast<std::size_t>(column % cell_columns_), static_cast<std::size_t>(cell_columns_),
-                    &errors_[cell]);
+    sums_.add_cell_errors(weights, segment.codes + first, count, segment.scale, segment.zero_point,
+                          static_cast<std::size_t>(column % cell_columns_), static_cast<std::size_t>(cell_columns_),
+                          &errors_[cell]);
   };
   if (all_finite) return add_finite(0, segment.count);
   for (std::size_t i = 0; i < segment.count; ++i) {
@@ -146,7 +144,7 @@ void DetailCollector::add_sample(Worker& worker, const Segment<T>& segment, bool
   }
 }
 
-void DetailCollector::add_row(const LossSums& sums, std::uint64_t finite) {
+void DetailCollector::add_row(const ErrorSums::Sums& sums, std::uint64_t finite) {
   Channels& channels = channels_[static_cast<std::size_t>(next_row_++ / channel_span_)];
   channels.sums += sums;
   channels.finite += finite;
@@ -161,7 +159,7 @@ LayerDetail DetailCollector::finish() {
   histogram.bins_per_code = bins_per_code_;
   histogram.counts.assign(kHistogramBins, 0);
   for (const Worker& worker : workers_)
-    for (std::size_t table = 0; table < kGridTables; ++table) {
+    for (std::size_t table = 0; table < ErrorSums::kGridTables; ++table) {
       const auto counts = std::span(worker.counts).subspan(table * (kHistogramBins + 2), kHistogramBins + 2);
       histogram.below += counts.front();
       histogram.above += counts.back();
@@ -186,14 +184,14 @@ LayerDetail DetailCollector::finish() {
 
   // Cells of a row are parts of a block; of a row of many blocks, some make one cell of the strip.
   ErrorStrip& strip = detail.strip;
-  const std::uint64_t sampled = ceil_divide(rows_, row_stride_);
-  const std::uint64_t rows_each = std::max(ceil_divide(sampled, kStripRows), std::uint64_t{1});
-  const std::uint64_t cells_each =
-      std::max(std::bit_ceil(std::max(ceil_divide(cells_in_row_, kStripColumns), std::uint64_t{1})), std::uint64_t{1});
+  const std::uint64_t sampled = base::parts_of(rows_, row_stride_);
+  const std::uint64_t rows_each = std::max(base::parts_of(sampled, kStripRows), std::uint64_t{1});
+  const std::uint64_t cells_each = std::max(
+      std::bit_ceil(std::max(base::parts_of(cells_in_row_, kStripColumns), std::uint64_t{1})), std::uint64_t{1});
   strip.row_span = row_stride_ * rows_each;
   strip.column_span = cell_columns_ * cells_each;
-  strip.rows = static_cast<std::size_t>(ceil_divide(sampled, rows_each));
-  strip.columns = static_cast<std::size_t>(ceil_divide(cells_in_row_, cells_each));
+  strip.rows = static_cast<std::size_t>(base::parts_of(sampled, rows_each));
+  strip.columns = static_cast<std::size_t>(base::parts_of(cells_in_row_, cells_each));
   std::vector<double> errors(strip.rows * strip.columns);
   std::vector<std::uint64_t> left_out(errors.size());
   const auto cell_at = [&](std::uint64_t sampled_row, std::uint64_t column) {
@@ -257,7 +255,7 @@ void round_for_drawing(LayerDetail& detail) {
   detail.inputs.ratio_after = ratios[1];
 }
 
-template void DetailCollector::add(std::size_t, const Segment<float>&, const Loss&);
-template void DetailCollector::add(std::size_t, const Segment<double>&, const Loss&);
+template void DetailCollector::add(std::size_t, const Segment<float>&, const ErrorSums::Loss&);
+template void DetailCollector::add(std::size_t, const Segment<double>&, const ErrorSums::Loss&);
 
 }  // namespace kvant::measure

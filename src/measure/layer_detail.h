@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "measure/row_sums.h"
+#include "kvant/error_sums.h"
 
 namespace kvant::measure {
 
@@ -99,35 +99,37 @@ class DetailCollector {
     std::int32_t zero_point;
   };
 
-  explicit DetailCollector(int workers) : workers_(static_cast<std::size_t>(workers)) {}
+  DetailCollector(int workers, const ErrorSums& sums) : workers_(static_cast<std::size_t>(workers)), sums_(sums) {}
 
   void begin(std::uint64_t rows, std::uint64_t columns, int bits);
 
-  // By one worker at a time; `loss` is segment_loss() of the segment.
+  // By one worker at a time; `loss` is that of the segment.
   template <class T>
-  void add(std::size_t worker, const Segment<T>& segment, const Loss& loss);
+  void add(std::size_t worker, const Segment<T>& segment, const ErrorSums::Loss& loss);
   // Whole rows in their order, from one thread; `finite` weights of the row are in its sums.
-  void add_row(const LossSums& sums, std::uint64_t finite);
+  void add_row(const ErrorSums::Sums& sums, std::uint64_t finite);
 
   // With numbers as they are; round_for_drawing() is for those that stay.
   LayerDetail finish();
 
  private:
   struct Worker {
-    std::vector<std::uint64_t> counts;  // kGridTables of kHistogramBins and what is beyond them on either side
+    std::vector<std::uint64_t>
+        counts;  // ErrorSums::kGridTables of kHistogramBins and what is beyond them on either side
     std::vector<float> least, largest;  // scales, by point
     std::vector<WeightError> errors;    // sorted, the largest first
   };
   struct Channels {
-    LossSums sums;
+    ErrorSums::Sums sums;
     std::uint64_t finite = 0;
   };
   template <class T>
-  void add_errors(Worker& worker, const Segment<T>& segment, const Loss& loss) const;
+  void add_errors(Worker& worker, const Segment<T>& segment, const ErrorSums::Loss& loss) const;
   template <class T>
   void add_sample(Worker& worker, const Segment<T>& segment, bool all_finite);
 
   std::vector<Worker> workers_;
+  ErrorSums sums_;
   std::uint64_t rows_ = 0, columns_ = 0;
   int first_code_ = 0, bins_per_code_ = 1;
   std::uint64_t row_stride_ = 1;

@@ -11,15 +11,20 @@
 #include <system_error>
 #include <utility>
 
+#include "base/for_each_part.h"
 #include "base/refuse.h"
+#include "format/compressed_tensors.h"
+#include "format/module_name.h"
+#include "format/patterns.h"
+#include "format/quantization_config.h"
 #include "format/quantized_layers.h"
 #include "io/atomic_file.h"
 #include "io/checkpoint.h"
 #include "io/json.h"
 #include "kvant/stream.h"
+#include "model/model_facts.h"
 #include "model/roles.h"
 #include "quantize/output_folder.h"
-#include "quantize/tiles.h"
 
 namespace kvant::measure {
 namespace {
@@ -28,9 +33,8 @@ namespace fs = std::filesystem;
 using io::printable;
 
 constexpr std::string_view kResume = "continue it with `kvant quantize --resume`";
-constexpr std::string_view kLinearClass = "Linear";
 // Beyond it nobody reads on, and a damaged checkpoint can have a million.
-constexpr std::size_t kMostProblems = 1000;
+constexpr std::size_t kMaxProblems = 1000;
 constexpr std::uint64_t kScalesAtOnce = std::uint64_t{1} << 16;
 
 bool is_there(const fs::path& path) {
@@ -49,7 +53,7 @@ void find_partials(const fs::path& folder, std::vector<std::string>& problems) {
                                    io::printable_path(path), kResume));
 }
 
-// What a run that was killed leaves behind.
+// What a run that was killed leaves.
 void check_leftovers(const fs::path& path, std::vector<std::string>& problems) {
   std::error_code error;
   if (!fs::is_directory(path, error)) {
@@ -95,21 +99,21 @@ class ModuleList {
  public:
   static std::optional<ModuleList> parse(std::span<const std::string> entries, std::string_view what,
                                          std::vector<std::string>& problems) {
-    auto patterns = model::Patterns::parse(entries);
+    auto patterns = format::Patterns::parse(entries);
     if (!patterns.ok()) {
       problems.push_back(fmt::format("{}: {}", what, patterns.status().message()));
       return std::nullopt;
     }
     ModuleList list(std::move(patterns).value());
-    list.all_linears_ = std::find(entries.begin(), entries.end(), kLinearClass) != entries.end();
+    list.all_linears_ = std::find(entries.begin(), entries.end(), format::kLinearClass) != entries.end();
     return list;
   }
 
   bool has_linear(std::string_view module) const { return all_linears_ || patterns_.match(module) != nullptr; }
 
  private:
-  explicit ModuleList(model::Patterns patterns) : patterns_(std::move(patterns)) {}
-  model::Patterns patterns_;
+  explicit ModuleList(format::Patterns patterns) : patterns_(std::move(patterns)) {}
+  format::Patterns patterns_;
   bool all_linears_ = false;
 };
 
@@ -118,23 +122,15 @@ struct Modules {
   std::map<std::string, std::string, std::less<>> plain;  // Linears that are not quantized, with their shards
 };
 
-bool is_linear(model::Role role) {
-  return role == model::Role::linear || role == model::Role::lm_head || role == model::Role::router;
-}
-
-bool says_quantized(const io::TensorInfo& info) {
-  return info.name.ends_with(".weight_packed") || (info.dtype == io::DType::i8 && !model::module_of(info.name).empty());
-}
-
 Modules find_modules(const io::Checkpoint& checkpoint) {
   Modules modules;
-  const std::string model_type = format::model_type_of(checkpoint);
+  const std::string model_type = model::facts_of(checkpoint).model_type;
   for (const auto& [name, place] : checkpoint.tensors()) {
-    const io::TensorInfo& info = checkpoint.shards()[place.shard].tensors()[place.tensor];
-    if (says_quantized(info)) {
-      modules.quantized.emplace(name.substr(0, name.rfind(".weight")));
-    } else if (is_linear(model::judge(info, model_type).role)) {
-      modules.plain.emplace(model::module_of(name), checkpoint.shard_name(place.shard));
+    const io::TensorInfo& info = checkpoint.at(place);
+    if (const auto module = format::module_of_codes(info)) {
+      modules.quantized.emplace(*module);
+    } else if (model::is_linear_module(model::judge(info, model_type).role)) {
+      modules.plain.emplace(format::module_of(name), checkpoint.shard_name(place.shard));
     }
   }
   for (const std::string& module : modules.quantized) modules.plain.erase(module);
@@ -181,7 +177,7 @@ void check_fused(const Modules& modules, std::vector<std::string>& problems) {
 // The first scale of a tensor that is not finite and positive.
 Status check_scales(const io::Checkpoint& checkpoint, const io::TensorPlace& place, std::vector<std::string>& problems,
                     base::Progress& progress) {
-  const io::TensorInfo& info = checkpoint.shards()[place.shard].tensors()[place.tensor];
+  const io::TensorInfo& info = checkpoint.at(place);
   const std::uint64_t count = info.bytes() / (static_cast<std::uint64_t>(io::bits(info.dtype)) / 8);
   std::vector<std::byte> bytes;
   std::vector<float> scales(static_cast<std::size_t>(std::min(count, kScalesAtOnce)));
@@ -214,10 +210,10 @@ Status check_all_scales(const io::Checkpoint& checkpoint, const std::vector<form
     places.push_back(layer.scales);
     if (layer.input_scale) places.push_back(*layer.input_scale);
   }
-  for (const io::TensorPlace& place : places) bytes += checkpoint.shards()[place.shard].tensors()[place.tensor].bytes();
+  for (const io::TensorPlace& place : places) bytes += checkpoint.at(place).bytes();
   progress.begin("reading scales", bytes);
   std::vector<std::vector<std::string>> problems(places.size());
-  Status done = quantize::for_each_tile(stream, 0, places.size(), [&](std::size_t, std::uint64_t i) {
+  Status done = base::for_each_part(stream, 0, places.size(), [&](std::size_t, std::uint64_t i) {
     return check_scales(checkpoint, places[i], problems[i], progress);
   });
   if (!done.ok()) return done;
@@ -261,9 +257,9 @@ Status check_quantized(const io::Checkpoint& checkpoint, const format::Quantizat
 }
 
 void limit(std::vector<std::string>& problems) {
-  if (problems.size() <= kMostProblems) return;
-  const std::size_t more = problems.size() - kMostProblems;
-  problems.resize(kMostProblems);
+  if (problems.size() <= kMaxProblems) return;
+  const std::size_t more = problems.size() - kMaxProblems;
+  problems.resize(kMaxProblems);
   problems.push_back(fmt::format("and {} more", more));
 }
 
@@ -298,7 +294,7 @@ Result<Verification> verify(const fs::path& path, int threads, base::Progress& p
     if (Status s = check_quantized(*checkpoint, **text, stream, verification, progress); !s.ok()) return s;
   } else {
     for (const auto& [name, place] : checkpoint->tensors())
-      if (says_quantized(checkpoint->shards()[place.shard].tensors()[place.tensor])) {
+      if (format::module_of_codes(checkpoint->at(place))) {
         problems.push_back(
             fmt::format("{}: tensor '{}' holds codes, but there is no quantization_config in {}; loaders would take it "
                         "for a weight",

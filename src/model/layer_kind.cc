@@ -1,93 +1,17 @@
 #include "model/layer_kind.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <string_view>
 #include <system_error>
 
-#include "model/roles.h"
+#include "format/module_name.h"
+#include "model/families.h"
 
 namespace kvant::model {
 namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-bool is_number(std::string_view text) { return !text.empty() && std::all_of(text.begin(), text.end(), is_digit); }
-
-std::string_view parent_of(std::string_view module) {
-  const std::size_t dot = module.rfind('.');
-  return dot == std::string_view::npos ? std::string_view() : module.substr(0, dot);
-}
-
-// "self_attn", "attention", "SelfAttention"
-bool is_attention(std::string_view component) {
-  return component.find("attn") != std::string_view::npos || component.find("ttention") != std::string_view::npos;
-}
-
-// "mlp", "ffn", "feed_forward", T5's "DenseReluDense" and "DenseGatedActDense"
-bool is_mlp(std::string_view component) {
-  for (const std::string_view part : {"mlp", "MLP", "ffn", "feed_forward", "Dense"})
-    if (component.find(part) != std::string_view::npos) return true;
-  return false;
-}
-
-struct Named {
-  std::string_view component;
-  LayerKind kind;
-};
-
-// Last components that mean the same wherever they stand: Llama, Qwen, Phi, Baichuan, OPT, BLOOM, GPT-NeoX, Falcon,
-// GPT-2, MPT, BERT, T5, InternLM2, and Meta's own names.
-constexpr std::array kNames = {
-    Named{"q_proj", LayerKind::q},
-    Named{"wq", LayerKind::q},
-    Named{"query", LayerKind::q},
-    Named{"q", LayerKind::q},
-    Named{"k_proj", LayerKind::k},
-    Named{"wk", LayerKind::k},
-    Named{"key", LayerKind::k},
-    Named{"k", LayerKind::k},
-    Named{"v_proj", LayerKind::v},
-    Named{"wv", LayerKind::v},
-    Named{"value", LayerKind::v},
-    Named{"v", LayerKind::v},
-    Named{"qkv_proj", LayerKind::qkv},
-    Named{"query_key_value", LayerKind::qkv},
-    Named{"c_attn", LayerKind::qkv},
-    Named{"Wqkv", LayerKind::qkv},
-    Named{"wqkv", LayerKind::qkv},
-    Named{"W_pack", LayerKind::qkv},
-    Named{"o_proj", LayerKind::o},
-    Named{"o", LayerKind::o},
-    Named{"gate_proj", LayerKind::gate},
-    Named{"w1", LayerKind::gate},
-    Named{"wi_0", LayerKind::gate},
-    Named{"up_proj", LayerKind::up},
-    Named{"w3", LayerKind::up},
-    Named{"wi_1", LayerKind::up},
-    Named{"wi", LayerKind::up},
-    Named{"fc1", LayerKind::up},
-    Named{"c_fc", LayerKind::up},
-    Named{"fc_in", LayerKind::up},
-    Named{"dense_h_to_4h", LayerKind::up},
-    Named{"gate_up_proj", LayerKind::gate_up},
-    Named{"down_proj", LayerKind::down},
-    Named{"w2", LayerKind::down},
-    Named{"fc2", LayerKind::down},
-    Named{"fc_out", LayerKind::down},
-    Named{"dense_4h_to_h", LayerKind::down},
-};
-
-// A module called "dense" is what stands around it: BLOOM's self_attention.dense, and in BERT attention.output.dense,
-// intermediate.dense and output.dense.
-LayerKind kind_of_dense(std::string_view parent) {
-  const std::string_view component = last_component(parent);
-  if (is_attention(component)) return LayerKind::o;
-  if (component == "intermediate") return LayerKind::up;
-  if (component != "output") return LayerKind::other;
-  return is_attention(last_component(parent_of(parent))) ? LayerKind::o : LayerKind::down;
-}
 
 // A piece of a name: a run of digits, or of anything else.
 std::string_view first_piece(std::string_view text) {
@@ -141,26 +65,15 @@ std::string_view name(LayerKind kind) {
 }
 
 LayerKind kind_of(std::string_view module) {
-  const std::string_view last = last_component(module), parent = parent_of(module);
-  const auto* const found =
-      std::find_if(kNames.begin(), kNames.end(), [&](const Named& named) { return named.component == last; });
-  if (found != kNames.end()) return found->kind;
-  if (last == "dense") return kind_of_dense(parent);
-  // GPT-2 has a c_proj in either half of a block, T5 a wo in the MLP.
-  if (last == "c_proj" || last == "out_proj" || last == "wo") {
-    const std::string_view component = last_component(parent);
-    if (is_attention(component)) return LayerKind::o;
-    if (is_mlp(component)) return LayerKind::down;
-    return last == "c_proj" ? LayerKind::other : LayerKind::o;
-  }
-  return LayerKind::other;
+  const ModuleName* const known = find_module_name(module);
+  return known == nullptr ? LayerKind::other : known->kind;
 }
 
 std::optional<std::uint64_t> block_of(std::string_view module) {
   while (true) {
     const std::size_t dot = module.find('.');
     const std::string_view component = module.substr(0, dot);
-    if (is_number(component)) {
+    if (format::is_number(component)) {
       std::uint64_t block = 0;
       const char* const end = component.data() + component.size();
       if (std::from_chars(component.data(), end, block).ec != std::errc()) return std::nullopt;
@@ -176,7 +89,7 @@ std::string_view stack_of(std::string_view module) {
   std::size_t begin = 0;
   while (true) {
     const std::size_t dot = module.find('.', begin);
-    if (is_number(module.substr(begin, dot == std::string_view::npos ? dot : dot - begin)))
+    if (format::is_number(module.substr(begin, dot == std::string_view::npos ? dot : dot - begin)))
       return module.substr(0, begin);
     begin = dot + 1;
   }

@@ -17,10 +17,12 @@
 #include <string_view>
 #include <vector>
 
-#include "io/checkpoint.h"
 #include "kvant/status.h"
+#include "model/model_facts.h"
 
 namespace kvant::model {
+
+using Modules = std::set<std::string, std::less<>>;  // the names of all modules that have a weight
 
 struct SmoothGroup {
   std::string norm;                  // a module: "model.layers.0.input_layernorm"
@@ -36,28 +38,14 @@ struct SmoothGroups {
   double default_alpha = 0.5;                     // 0.8 for Llama-like models
 };
 
-// What of config.json decides.
-struct ModelFacts {
-  std::string model_type;                                 // "llama"; empty: config.json is missing or does not say
-  bool do_layer_norm_before = true;                       // OPT: false for the post-norm ones
-  bool apply_residual_connection_post_layernorm = false;  // BLOOM
-};
-
-// From config.json; all empty where there is none. Models that see pictures keep the facts of their language model in
-// "text_config".
-ModelFacts facts_of(const io::Checkpoint& checkpoint);
-
-// `modules` are the names of all modules that have a weight.
-//
 // Where there is no model_type, a family is taken whose names all blocks fit, if exactly one is, with a warning. A
 // model_type that is not known is refused, also where its names look familiar: a norm may be used in another way.
-SmoothGroups find_smooth_groups(const ModelFacts& facts, const std::set<std::string, std::less<>>& modules);
+SmoothGroups find_smooth_groups(const ModelFacts& facts, const Modules& modules);
 
 // For a family that the user names: "llama", "opt" or "bloom", whatever the model_type. Refuses an unknown name, what
 // is known to be wrong for the model_type (norms that multiply by (1 + weight) or feed the residual), and names of
 // which no block fits. The `refusal` of the value is empty.
-Result<SmoothGroups> smooth_groups_of_family(std::string_view family, const ModelFacts& facts,
-                                             const std::set<std::string, std::less<>>& modules);
+Result<SmoothGroups> smooth_groups_of_family(std::string_view family, const ModelFacts& facts, const Modules& modules);
 
 // {"groups": [{"norm": "…", "linears": ["…", …]}, …], "alpha": 0.5} with names that must exist in `modules`; a name may
 // hold "{i}", which stands for every number that makes the norm exist. "alpha", from 0 to 1, may be left out.
@@ -66,6 +54,6 @@ Result<SmoothGroups> smooth_groups_of_family(std::string_view family, const Mode
 // groups or twice in one, a linear that is a norm, and what is known to be wrong for the model_type: as above, a reader
 // that is left out, a linear that reads something else. The `refusal` of the value is empty.
 Result<SmoothGroups> parse_smooth_groups(std::string_view json, std::string_view file_name, const ModelFacts& facts,
-                                         const std::set<std::string, std::less<>>& modules);
+                                         const Modules& modules);
 
 }  // namespace kvant::model

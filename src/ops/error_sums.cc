@@ -133,17 +133,26 @@ ErrorSums::Values ErrorSums::values(const T* x, std::size_t count) const {
 }
 
 template ErrorSums::Loss ErrorSums::loss(const float*, const std::int8_t*, std::size_t, float, std::int32_t, int) const;
-template void ErrorSums::error_magnitudes(const float*, const std::int8_t*, std::size_t, float, std::int32_t, double*) const;
-template std::size_t ErrorSums::place_of_error(const float*, const std::int8_t*, std::size_t, float, std::int32_t, double);
-template void ErrorSums::add_cell_errors(const float*, const std::int8_t*, std::size_t, float, std::int32_t, std::size_t, std::size_t, double*) const;
-template void ErrorSums::count_on_grid(const float*, std::size_t, float, std::int32_t, int, int, std::size_t, std::uint64_t*) const;
+template void ErrorSums::error_magnitudes(const float*, const std::int8_t*, std::size_t, float, std::int32_t,
+                                          double*) const;
+template std::size_t ErrorSums::place_of_error(const float*, const std::int8_t*, std::size_t, float, std::int32_t,
+                                               double);
+template void ErrorSums::add_cell_errors(const float*, const std::int8_t*, std::size_t, float, std::int32_t,
+                                         std::size_t, std::size_t, double*) const;
+template void ErrorSums::count_on_grid(const float*, std::size_t, float, std::int32_t, int, int, std::size_t,
+                                       std::uint64_t*) const;
 template void ErrorSums::raise_to_magnitudes(const float*, std::size_t, float*) const;
 template ErrorSums::Values ErrorSums::values(const float*, std::size_t) const;
-template ErrorSums::Loss ErrorSums::loss(const double*, const std::int8_t*, std::size_t, float, std::int32_t, int) const;
-template void ErrorSums::error_magnitudes(const double*, const std::int8_t*, std::size_t, float, std::int32_t, double*) const;
-template std::size_t ErrorSums::place_of_error(const double*, const std::int8_t*, std::size_t, float, std::int32_t, double);
-template void ErrorSums::add_cell_errors(const double*, const std::int8_t*, std::size_t, float, std::int32_t, std::size_t, std::size_t, double*) const;
-template void ErrorSums::count_on_grid(const double*, std::size_t, float, std::int32_t, int, int, std::size_t, std::uint64_t*) const;
+template ErrorSums::Loss ErrorSums::loss(const double*, const std::int8_t*, std::size_t, float, std::int32_t,
+                                         int) const;
+template void ErrorSums::error_magnitudes(const double*, const std::int8_t*, std::size_t, float, std::int32_t,
+                                          double*) const;
+template std::size_t ErrorSums::place_of_error(const double*, const std::int8_t*, std::size_t, float, std::int32_t,
+                                               double);
+template void ErrorSums::add_cell_errors(const double*, const std::int8_t*, std::size_t, float, std::int32_t,
+                                         std::size_t, std::size_t, double*) const;
+template void ErrorSums::count_on_grid(const double*, std::size_t, float, std::int32_t, int, int, std::size_t,
+                                       std::uint64_t*) const;
 template void ErrorSums::raise_to_magnitudes(const double*, std::size_t, float*) const;
 template ErrorSums::Values ErrorSums::values(const double*, std::size_t) const;
 

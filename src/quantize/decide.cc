@@ -7,8 +7,10 @@
 #include <utility>
 
 #include "base/refuse.h"
-#include "format/layer_outputs.h"
-#include "format/stored_scale.h"
+#include "format/compressed_tensors.h"
+#include "format/element_dtype.h"
+#include "format/module_name.h"
+#include "format/patterns.h"
 #include "model/smooth_groups.h"
 
 namespace kvant::quantize {
@@ -17,10 +19,18 @@ namespace {
 using base::invalid_problem;
 using base::unsupported;
 
-// Names that only quantized checkpoints have: compressed-tensors, GPTQ and AWQ, fp8 in blocks, bitsandbytes.
-constexpr std::array<std::string_view, 10> kQuantizedSuffixes = {
-    ".weight_scale", ".weight_packed", ".weight_zero_point", ".qweight", ".qzeros", ".scales", ".weight_scale_inv",
-    ".SCB",          ".g_idx",         ".weight.quant_map"};
+// Names that only quantized checkpoints have, beside those of kvant's own layout: GPTQ and AWQ, fp8 in blocks,
+// bitsandbytes.
+constexpr std::array<std::string_view, 7> kForeignSuffixes = {
+    ".qweight", ".qzeros", ".scales", ".weight_scale_inv", ".SCB", ".g_idx", ".weight.quant_map"};
+
+bool has_quantized_name(std::string_view tensor) {
+  for (const auto kind :
+       {format::TensorKind::scales, format::TensorKind::packed_codes, format::TensorKind::zero_points})
+    if (tensor.ends_with(format::spec_of(kind).suffix)) return true;
+  return std::any_of(kForeignSuffixes.begin(), kForeignSuffixes.end(),
+                     [&](std::string_view suffix) { return tensor.ends_with(suffix); });
+}
 
 Status refuse_quantized(const io::Checkpoint& checkpoint) {
   for (const std::string_view key : {"quantization_config", "compression_config"})
@@ -32,10 +42,9 @@ Status refuse_quantized(const io::Checkpoint& checkpoint) {
       return unsupported("{}: is quantized already: its metadata has \"quantization_config\"; give the original",
                          io::printable_path(shard.file().path()));
     for (const io::TensorInfo& tensor : shard.tensors()) {
-      for (const std::string_view suffix : kQuantizedSuffixes)
-        if (tensor.name.ends_with(suffix))
-          return unsupported("{}: is quantized already: it has the tensor '{}'; give the original checkpoint",
-                             io::printable_path(shard.file().path()), io::printable(tensor.name));
+      if (has_quantized_name(tensor.name))
+        return unsupported("{}: is quantized already: it has the tensor '{}'; give the original checkpoint",
+                           io::printable_path(shard.file().path()), io::printable(tensor.name));
       if (io::bits(tensor.dtype) <= 8 && tensor.shape.size() == 2 && tensor.name.ends_with(".weight"))
         return unsupported("{}: is quantized already: '{}' is {}; give the original checkpoint",
                            io::printable_path(shard.file().path()), io::printable(tensor.name), io::name(tensor.dtype));
@@ -59,19 +68,21 @@ class Decider {
   }
 
  private:
+  const format::SchemeSpec& spec() const { return options_.scheme.spec(); }
+
   Status check_options() {
     if (Status s = format::check(options_.scheme); !s.ok()) return s;
     if (Status s = refuse_quantized(checkpoint_); !s.ok()) return s;
     if (options_.smooth && stats_ == nullptr)
       return invalid_problem("--smooth needs the ranges of activations: give them with --stats FILE");
-    if (options_.scheme.kind == format::SchemeKind::w8a8_static && stats_ == nullptr)
-      return invalid_problem("w8a8-static needs the ranges of activations: give them with --stats FILE");
+    if (spec().needs_statistics() && stats_ == nullptr)
+      return invalid_problem("{} needs the ranges of activations: give them with --stats FILE", spec().name);
     if (options_.alpha && !(*options_.alpha >= 0 && *options_.alpha <= 1))
       return invalid_problem("alpha {} must lie between 0 and 1", *options_.alpha);
-    auto ignore = model::Patterns::parse(options_.ignore);
+    auto ignore = format::Patterns::parse(options_.ignore);
     if (!ignore.ok()) return ignore.status();
     ignore_ = std::move(ignore).value();
-    auto include = model::Patterns::parse(options_.include);
+    auto include = format::Patterns::parse(options_.include);
     if (!include.ok()) return include.status();
     include_ = std::move(include).value();
     return {};
@@ -83,7 +94,7 @@ class Decider {
         TensorPlan plan{.name = tensor.name, .shard = shard, .dtype = tensor.dtype, .shape = tensor.shape};
         plan.bytes_before = tensor.bytes();
         if (Status s = judge_one(tensor, plan); !s.ok()) return s;
-        if (const std::string_view module = model::module_of(plan.name); !module.empty()) modules_.emplace(module);
+        if (const std::string_view module = format::module_of(plan.name); !module.empty()) modules_.emplace(module);
         by_name_.emplace(plan.name, plan_.tensors.size());
         plan_.tensors.push_back(std::move(plan));
       }
@@ -99,9 +110,8 @@ class Decider {
     model::Judgement judgement = model::judge(tensor, facts_.model_type);
     plan.role = judgement.role;
     plan.reason = std::move(judgement.reason);
-    const std::string_view module = model::module_of(tensor.name);
-    const bool possible = judgement.role == model::Role::linear || judgement.role == model::Role::lm_head ||
-                          judgement.role == model::Role::router;
+    const std::string_view module = format::module_of(tensor.name);
+    const bool possible = model::is_linear_module(judgement.role);
     const std::string* included = nullptr;
     const std::string* ignored = nullptr;
     if (!module.empty()) {
@@ -145,12 +155,12 @@ class Decider {
       plan.reason = "has no elements";
       return {};
     }
-    if (options_.scheme.kind == format::SchemeKind::w4a16) {
+    if (spec().has_groups()) {
       const auto group = static_cast<std::uint64_t>(options_.scheme.group_size);
       if (tensor.shape[1] % group != 0) {
         plan.reason = fmt::format("{} input channels are no multiple of the group size {}", tensor.shape[1], group);
         plan_.warnings.push_back(
-            fmt::format("'{}' stays as it is: {}", io::printable(model::module_of(tensor.name)), plan.reason));
+            fmt::format("'{}' stays as it is: {}", io::printable(format::module_of(tensor.name)), plan.reason));
         return {};
       }
     }
@@ -173,7 +183,7 @@ class Decider {
   Status check_fused() {
     for (const TensorPlan& tensor : plan_.tensors) {
       if (tensor.action != Action::quantize) continue;
-      const std::string_view module = model::module_of(tensor.name);
+      const std::string_view module = format::module_of(tensor.name);
       for (const std::string& other : model::fused_siblings(module)) {
         const TensorPlan* found = plan_of(other, ".weight");
         if (found == nullptr || found->action == Action::quantize) continue;
@@ -252,7 +262,7 @@ class Decider {
       TensorPlan& plan = *plan_of(reader, ".weight");
       plan.smooth_group = index;
       if (plan.action == Action::quantize) {
-        plan.reason += fmt::format(", smoothed behind {}", io::printable(model::last_component(group.norm)));
+        plan.reason += fmt::format(", smoothed behind {}", io::printable(format::last_component(group.norm)));
       } else {
         plan.action = Action::smooth;
         plan.reason += fmt::format("; multiplied by the smoothing of {}", io::printable(group.norm));
@@ -288,19 +298,19 @@ class Decider {
   }
 
   Status check_static() {
-    if (options_.scheme.kind != format::SchemeKind::w8a8_static) return {};
+    if (!spec().needs_statistics()) return {};
     const std::string file = io::printable_path(stats_->file().file().path());
     for (const TensorPlan& tensor : plan_.tensors) {
       if (tensor.action != Action::quantize) continue;
-      const std::string_view module = model::module_of(tensor.name);
+      const std::string_view module = format::module_of(tensor.name);
       if (options_.scheme.asymmetric && !stats_->has_min_max(module))
-        return invalid_problem("{}: has no '{}.min' and '.max', which asymmetric w8a8-static needs", file,
-                               io::printable(module));
+        return invalid_problem("{}: has no '{}.min' and '.max', which asymmetric {} needs", file, io::printable(module),
+                               spec().name);
       if (!options_.scheme.asymmetric && !stats_->has_absmax(module))
         return invalid_problem(
-            "{}: has no '{}.absmax', which w8a8-static needs; collect it or leave the layer out with "
+            "{}: has no '{}.absmax', which {} needs; collect it or leave the layer out with "
             "--ignore",
-            file, io::printable(module));
+            file, io::printable(module), spec().name);
     }
     return {};
   }
@@ -310,9 +320,8 @@ class Decider {
     bool has_head = false;
     for (const TensorPlan& tensor : plan_.tensors) {
       has_head |= tensor.role == model::Role::lm_head;
-      const bool is_linear = tensor.role == model::Role::linear || tensor.role == model::Role::lm_head ||
-                             tensor.role == model::Role::router;
-      if (is_linear && tensor.action != Action::quantize) plan_.ignore.emplace_back(model::module_of(tensor.name));
+      if (model::is_linear_module(tensor.role) && tensor.action != Action::quantize)
+        plan_.ignore.emplace_back(format::module_of(tensor.name));
     }
     // A head that shares the embedding's weight is a Linear all the same.
     if (!has_head) plan_.ignore.emplace_back("lm_head");
@@ -324,7 +333,7 @@ class Decider {
       tensor.bytes_after = tensor.bytes_before;
       if (tensor.action == Action::quantize) {
         tensor.bytes_after = 0;
-        for (const format::LayerOutput& output : format::layer_outputs(options_.scheme, model::module_of(tensor.name),
+        for (const format::LayerOutput& output : format::layer_outputs(options_.scheme, format::module_of(tensor.name),
                                                                        tensor.dtype, tensor.shape[0], tensor.shape[1]))
           tensor.bytes_after += io::tensor_bytes(output.info.dtype, output.info.shape).value_or(0);
       }
@@ -337,7 +346,7 @@ class Decider {
   const QuantizeOptions& options_;
   const format::ActivationStats* stats_;
   model::ModelFacts facts_;
-  model::Patterns ignore_, include_;
+  format::Patterns ignore_, include_;
   std::set<std::string> matched_;
   std::set<std::string, std::less<>> modules_;
   std::map<std::string, std::size_t, std::less<>> by_name_;

@@ -5,7 +5,7 @@
 #include "format/activation_stats.h"
 #include "io/checkpoint.h"
 #include "kvant/status.h"
-#include "quantize/quantize_checkpoint.h"
+#include "quantize/checkpoint_plan.h"
 
 namespace kvant::quantize {
 

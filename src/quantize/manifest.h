@@ -10,7 +10,7 @@
 #include "io/checkpoint.h"
 #include "io/json_fwd.h"
 #include "kvant/status.h"
-#include "quantize/quantize_checkpoint.h"
+#include "quantize/checkpoint_plan.h"
 
 namespace kvant::quantize {
 

@@ -2,26 +2,28 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <map>
-#include <new>
 #include <span>
 
+#include "base/for_each_part.h"
 #include "base/refuse.h"
 #include "format/activation_stats.h"
-#include "format/layer_outputs.h"
-#include "format/stored_scale.h"
+#include "format/element_dtype.h"
+#include "format/module_name.h"
+#include "format/quantization_config.h"
+#include "format/weight_form.h"
 #include "io/atomic_file.h"
 #include "io/checkpoint.h"
 #include "io/json.h"
 #include "kvant/stream.h"
 #include "quantize/decide.h"
 #include "quantize/manifest.h"
+#include "quantize/memory_budget.h"
 #include "quantize/output_folder.h"
+#include "quantize/shard_layout.h"
 #include "quantize/smoothing_vectors.h"
 #include "quantize/static_activations.h"
 #include "quantize/tensor_stream.h"
-#include "quantize/tiles.h"
 
 namespace kvant::quantize {
 namespace {
@@ -31,14 +33,6 @@ using base::invalid_problem;
 
 constexpr std::string_view kSuffix = ".safetensors";
 
-// The program with its libraries: 7 MiB were measured with one thread, and 13 with eight, tiles included.
-constexpr std::uint64_t kProgramMemory = std::uint64_t{16} << 20;
-constexpr std::uint64_t kThreadMemory = std::uint64_t{256} << 10;
-// Small enough for a core's share of the cache, so that a tile is read from memory once; large enough that calls to the
-// system cost nothing beside it.
-constexpr std::uint64_t kTileBytes = std::uint64_t{512} << 10;
-constexpr std::uint64_t kLeastTileBytes = std::uint64_t{64} << 10;
-
 // Weights in other formats, and their indices: a loader that finds them beside the quantized ones could take them.
 bool is_foreign_weight(const std::string& name) {
   for (const std::string_view suffix : {".bin", ".pt", ".pth", ".ckpt", ".gguf", ".ggml", ".onnx", ".msgpack", ".h5",
@@ -47,68 +41,7 @@ bool is_foreign_weight(const std::string& name) {
   return false;
 }
 
-// What the run holds for each tensor: names in several lists, places, the index.
-std::uint64_t metadata_memory(const io::Checkpoint& checkpoint) {
-  std::uint64_t bytes = 0;
-  for (const auto& [name, place] : checkpoint.tensors()) bytes += 1536 + 12 * name.size();
-  return bytes;
-}
-
-// Two vectors of statistics at a time.
-std::uint64_t stats_memory(const CheckpointPlan& plan, const format::Scheme& scheme) {
-  std::uint64_t most = 0;
-  if (scheme.kind == format::SchemeKind::w8a8_static)
-    for (const TensorPlan& tensor : plan.tensors)
-      if (tensor.action == Action::quantize) most = std::max(most, 8 * tensor.shape[1]);
-  return most;
-}
-
-// How few weights share a scale anywhere.
-std::uint64_t least_span(const CheckpointPlan& plan, const format::Scheme& scheme) {
-  std::uint64_t least = 64;
-  for (const TensorPlan& tensor : plan.tensors)
-    if (tensor.action == Action::quantize) least = std::min(least, format::columns_of_a_scale(scheme, tensor.shape[1]));
-  return least;
-}
-
-std::uint64_t smoothing_memory(const io::Checkpoint& checkpoint, const CheckpointPlan& plan, int threads) {
-  std::uint64_t kept = 0, at_once = 0;
-  for (const SmoothedGroup& group : plan.smoothed) {
-    const std::uint64_t channels = checkpoint.find(group.norm + ".weight")->shape[0];
-    kept += 4 * channels;
-    at_once = std::max(at_once, channels * (64 + 8 * static_cast<std::uint64_t>(threads) + 8 * group.readers.size()));
-  }
-  return kept + at_once;
-}
-
-std::uint64_t megabytes_up(std::uint64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; }
-
-// A shard as it will be: its header, and for each tensor of the plan where its outputs go.
-struct ShardLayout {
-  struct Entry {
-    const TensorPlan* plan = nullptr;
-    TensorStream::Places places;
-    std::uint64_t weight_shape = 0, input_scale = 0,
-                  input_zero_point = 0;  // positions in the file, where there are any
-  };
-  std::string header;
-  std::uint64_t file_bytes = 0;
-  std::vector<Entry> entries;
-  std::vector<std::string> names;
-  std::uint64_t tensor_bytes = 0;
-};
-
 }  // namespace
-
-std::string_view name(Action action) {
-  switch (action) {
-    case Action::copy: return "copy";
-    case Action::quantize: return "quantize";
-    case Action::fold_norm: return "fold";
-    case Action::smooth: return "smooth";
-  }
-  return "unknown";
-}
 
 struct CheckpointQuantizer::Impl {
   Impl(const QuantizeOptions& asked, io::Checkpoint opened)
@@ -122,7 +55,7 @@ struct CheckpointQuantizer::Impl {
   std::optional<format::ActivationStats> stats;
   CheckpointPlan plan;
   Stream stream;
-  std::uint64_t tile_bytes = kTileBytes;
+  std::uint64_t tile_bytes = 0;
   std::vector<std::string> shard_names;
   std::vector<fs::path> files;  // to be copied
   SmoothingVectors vectors;
@@ -137,7 +70,6 @@ struct CheckpointQuantizer::Impl {
   Status prepare();
   Status check_names() const;
   Status find_files();
-  Status budget();
   Status check_stats() const;
   std::vector<fs::path> inputs() const;
   Status check_output_is_not_input() const;
@@ -148,7 +80,9 @@ struct CheckpointQuantizer::Impl {
   Status run_to_file(base::Progress& progress);
   Status run_to_folder(base::Progress& progress);
   Status smooth(base::Progress& progress);
-  Result<ShardLayout> lay_out(std::size_t shard) const;
+  Result<ShardLayout> lay_out(std::size_t shard) const {
+    return lay_out_shard(checkpoint, shard, plan, options.scheme, to_one_file());
+  }
   Status write_shard(const ShardLayout& layout, std::size_t shard, bool overwrite, base::Progress& progress);
   Status write_small_tensors(const ShardLayout& layout, io::AtomicFile& file) const;
   Result<bool> is_whole(const ShardLayout& layout, std::size_t shard) const;
@@ -177,7 +111,10 @@ Status CheckpointQuantizer::Impl::prepare() {
     shard_names.push_back(checkpoint.is_folder() ? checkpoint.shard_name(i) : std::string(io::kSingleName));
   if (Status s = check_names(); !s.ok()) return s;
   if (Status s = find_files(); !s.ok()) return s;
-  if (Status s = budget(); !s.ok()) return s;
+  const auto budget = memory_budget(checkpoint, plan, options, stream.threads());
+  if (!budget.ok()) return budget.status();
+  tile_bytes = budget->tile_bytes;
+  plan.expected_memory = budget->expected;
   return check_stats();
 }
 
@@ -185,8 +122,8 @@ Status CheckpointQuantizer::Impl::prepare() {
 Status CheckpointQuantizer::Impl::check_stats() const {
   if (!stats) return {};
   for (const TensorPlan& tensor : plan.tensors) {
-    const std::string_view module = model::module_of(tensor.name);
-    if (tensor.action == Action::quantize && options.scheme.kind == format::SchemeKind::w8a8_static)
+    const std::string_view module = format::module_of(tensor.name);
+    if (tensor.action == Action::quantize && options.scheme.spec().needs_statistics())
       if (const auto seen =
               static_activation(*stats, module, tensor.shape[1], {}, options.scheme.asymmetric, ElementKind::f32);
           !seen.ok())
@@ -232,24 +169,6 @@ Status CheckpointQuantizer::Impl::find_files() {
   }
   for (const std::string& name : checkpoint.left_out()) leave_out(name);
   if (!left_out.empty()) plan.warnings.push_back("not copied: " + left_out);
-  return {};
-}
-
-Status CheckpointQuantizer::Impl::budget() {
-  const auto threads = static_cast<std::uint64_t>(stream.threads());
-  const std::uint64_t fixed = kProgramMemory + threads * kThreadMemory + metadata_memory(checkpoint) +
-                              stats_memory(plan, options.scheme) + smoothing_memory(checkpoint, plan, stream.threads());
-  const std::uint64_t span = least_span(plan, options.scheme);
-  const std::uint64_t least = fixed + threads * worker_memory(kLeastTileBytes, span);
-  if (options.max_memory < kLeastMaxMemory)
-    return invalid_problem("--max-memory of {} bytes: must be at least {}M", options.max_memory, kLeastMaxMemory >> 20);
-  if (options.max_memory < least)
-    return invalid_problem("{}: {} tensors on {} threads need {}M of memory, --max-memory allows {}M: raise it{}",
-                           io::printable_path(checkpoint.path()), plan.tensors.size(), threads, megabytes_up(least),
-                           options.max_memory >> 20, threads > 1 ? " or take fewer --threads" : "");
-  tile_bytes = kTileBytes;
-  while (fixed + threads * worker_memory(tile_bytes, span) > options.max_memory) tile_bytes /= 2;
-  plan.expected_memory = fixed + threads * worker_memory(tile_bytes, span);
   return {};
 }
 
@@ -305,58 +224,6 @@ Result<OutputFolder::Request> CheckpointQuantizer::Impl::request() const {
   return request;
 }
 
-// Tensors with wide elements come first, so that every one is aligned to its own width.
-Result<ShardLayout> CheckpointQuantizer::Impl::lay_out(std::size_t shard) const {
-  struct Output {
-    io::TensorInfo info;
-    std::size_t entry;
-    format::OutputKind kind;
-  };
-  ShardLayout made;
-  std::vector<Output> outputs;
-  for (const TensorPlan& tensor : plan.tensors) {
-    if (tensor.shard != shard) continue;
-    if (tensor.action == Action::quantize) {
-      for (format::LayerOutput& output : format::layer_outputs(options.scheme, model::module_of(tensor.name),
-                                                               tensor.dtype, tensor.shape[0], tensor.shape[1]))
-        outputs.push_back({std::move(output.info), made.entries.size(), output.kind});
-    } else {
-      outputs.push_back(
-          {{tensor.name, tensor.dtype, tensor.shape, 0, 0}, made.entries.size(), format::OutputKind::codes});
-    }
-    made.entries.push_back({.plan = &tensor, .places = {}});
-  }
-  std::stable_sort(outputs.begin(), outputs.end(),
-                   [](const Output& a, const Output& b) { return io::bits(a.info.dtype) > io::bits(b.info.dtype); });
-  std::vector<io::TensorInfo> infos;
-  for (const Output& output : outputs) infos.push_back(output.info);
-  std::map<std::string, std::string> metadata = checkpoint.shards()[shard].metadata();
-  metadata["format"] = "pt";  // readers in the Hugging Face world take no other
-  if (to_one_file()) metadata["quantization_config"] = quantization().dump();
-  auto layout = io::lay_out_safetensors(std::move(infos), metadata);
-  if (!layout.ok())
-    return invalid_problem("{}: {}", io::printable_path(checkpoint.shards()[shard].file().path()),
-                           layout.status().message());
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const io::TensorInfo& info = layout->tensors[i];
-    ShardLayout::Entry& entry = made.entries[outputs[i].entry];
-    const std::uint64_t at = layout->header.size() + info.begin;
-    switch (outputs[i].kind) {
-      case format::OutputKind::codes: entry.places.codes = at; break;
-      case format::OutputKind::scales: entry.places.scales = at; break;
-      case format::OutputKind::zero_points: entry.places.zero_points = at; break;
-      case format::OutputKind::weight_shape: entry.weight_shape = at; break;
-      case format::OutputKind::input_scale: entry.input_scale = at; break;
-      case format::OutputKind::input_zero_point: entry.input_zero_point = at; break;
-    }
-    made.names.push_back(info.name);
-    made.tensor_bytes += info.bytes();
-  }
-  made.header = std::move(layout->header);
-  made.file_bytes = layout->file_bytes;
-  return made;
-}
-
 Status CheckpointQuantizer::Impl::write_small_tensors(const ShardLayout& layout, io::AtomicFile& file) const {
   for (const ShardLayout::Entry& entry : layout.entries) {
     const TensorPlan& tensor = *entry.plan;
@@ -367,8 +234,8 @@ Status CheckpointQuantizer::Impl::write_small_tensors(const ShardLayout& layout,
     }
     if (entry.input_scale == 0) continue;
     const ElementKind scale = *format::element_of(format::scale_dtype(options.scheme, tensor.dtype));
-    const auto activation = static_activation(*stats, model::module_of(tensor.name), tensor.shape[1], vector_of(tensor),
-                                              options.scheme.asymmetric, scale);
+    const auto activation = static_activation(*stats, format::module_of(tensor.name), tensor.shape[1],
+                                              vector_of(tensor), options.scheme.asymmetric, scale);
     if (!activation.ok()) return activation.status();
     std::byte bytes[4];
     format::store(activation->scale, scale, bytes);
@@ -403,7 +270,7 @@ Status CheckpointQuantizer::Impl::write_shard(const ShardLayout& layout, std::si
     progress.advance(tensors[tensor].bytes_of(of_tensor));
     return {};
   };
-  if (Status s = for_each_tile(stream, 0, tiles, run_tile); !s.ok()) return s;
+  if (Status s = base::for_each_part(stream, 0, tiles, run_tile); !s.ok()) return s;
   if (Status s = checkpoint.shards()[shard].file().check_unchanged(); !s.ok()) return s;
   if (Status s = file->commit(overwrite); !s.ok()) return s;
   ++outcome.shards_written;
@@ -557,7 +424,7 @@ Status CheckpointQuantizer::Impl::write_index(std::span<const ShardLayout> layou
   }
   if (!index.contains("metadata") || !index["metadata"].is_object()) index["metadata"] = io::Json::object();
   index["metadata"]["total_size"] = total;
-  // Straight into the vector behind the object: operator[] looks through all keys, each time.
+  // Straight into the vector that the object is made of: operator[] looks through all keys, each time.
   auto& members = (index["weight_map"] = io::Json::object()).get_ref<io::Json::object_t&>();
   for (const auto& [tensor, shard] : map) members.Container::emplace_back(tensor, shard);
   return io::write_file(options.output / io::kIndexName, index.dump(2) + "\n", options.resume || options.force);
@@ -581,12 +448,7 @@ Result<QuantizeOutcome> CheckpointQuantizer::Impl::run(base::Progress& progress)
 Result<CheckpointQuantizer> CheckpointQuantizer::plan(const QuantizeOptions& options) {
   auto checkpoint = io::Checkpoint::open(options.input);
   if (!checkpoint.ok()) return checkpoint.status();
-  // Names alone can take too much; the rest is counted when there is a plan.
-  if (const std::uint64_t least = kProgramMemory + metadata_memory(*checkpoint);
-      least > options.max_memory && options.max_memory >= kLeastMaxMemory)
-    return invalid_problem("{}: the names of {} tensors need {}M of memory, --max-memory allows {}M: raise it",
-                           io::printable_path(options.input), checkpoint->tensors().size(), megabytes_up(least),
-                           options.max_memory >> 20);
+  if (Status s = check_names_fit(*checkpoint, options); !s.ok()) return s;
   auto impl = std::make_unique<Impl>(options, std::move(checkpoint).value());
   if (Status s = impl->prepare(); !s.ok()) return s;
   return CheckpointQuantizer(std::move(impl));

@@ -11,80 +11,14 @@
 // Bytes of the output depend on the input and the options only, not on threads, memory or interruptions.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "base/progress.h"
-#include "format/scheme.h"
-#include "io/safetensors.h"
 #include "kvant/status.h"
-#include "model/roles.h"
+#include "quantize/checkpoint_plan.h"
 
 namespace kvant::quantize {
-
-inline constexpr std::uint64_t kDefaultMaxMemory = std::uint64_t{1} << 30;
-// The program, its libraries and a tile for each thread.
-inline constexpr std::uint64_t kLeastMaxMemory = std::uint64_t{64} << 20;
-
-struct QuantizeOptions {
-  std::filesystem::path input;
-  std::filesystem::path output;
-  format::Scheme scheme = {};
-  std::optional<std::filesystem::path> stats;  // activation statistics (activation_stats.h)
-  bool smooth = false;
-  std::optional<double> alpha;               // default: the family's
-  std::optional<std::string> smooth_groups;  // a family ("llama", "opt", "bloom") or a JSON file (smooth_groups.h)
-  std::vector<std::string> ignore;           // beside lm_head, embeddings, norms and routers
-  std::vector<std::string> include;          // modules that are quantized although the defaults or `ignore` say no
-  int threads = 0;                           // 0: as many as the machine has
-  std::uint64_t max_memory = kDefaultMaxMemory;
-  bool resume = false;
-  bool force = false;
-};
-
-enum class Action : std::uint8_t {
-  copy,       // byte for byte
-  quantize,   // a Linear's weight becomes codes and scales
-  fold_norm,  // divided by s
-  smooth,     // multiplied by s but not quantized: a router, or an ignored Linear behind a folded norm
-};
-std::string_view name(Action action);
-
-struct TensorPlan {
-  std::string name;
-  std::size_t shard = 0;
-  Action action = Action::copy;
-  model::Role role = model::Role::other;
-  std::string reason = {};  // "a 2-D weight", "lm_head is ignored by default", "in_features 100 is no multiple of 128"
-  io::DType dtype = io::DType::f32;
-  std::vector<std::uint64_t> shape;
-  std::uint64_t bytes_before = 0;
-  std::uint64_t bytes_after = 0;
-  std::optional<std::size_t> smooth_group = {};  // index into CheckpointPlan::smoothed
-};
-
-struct SmoothedGroup {
-  std::string norm;
-  std::vector<std::string> readers;
-};
-
-struct CheckpointPlan {
-  std::vector<TensorPlan> tensors;  // shard by shard, in the order of the data
-  std::vector<SmoothedGroup> smoothed;
-  double alpha = 0;                   // of the smoothing; 0 without
-  std::vector<std::string> warnings;  // sentences: a norm that is left alone and why, files that are not copied …
-  std::vector<std::string> ignore;    // what config.json will say
-  std::uint64_t bytes_before = 0;     // of all tensors
-  std::uint64_t bytes_after = 0;
-  std::uint64_t expected_memory = 0;      // peak, in bytes; at most max_memory
-  std::vector<std::string> files_copied;  // beside the shards, by name
-};
 
 struct QuantizeOutcome {
   std::uint64_t shards_written = 0;

@@ -1,18 +1,16 @@
 #include "quantize/smoothing_vectors.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <map>
 #include <string>
 
+#include "base/for_each_part.h"
 #include "base/refuse.h"
-#include "format/stored_scale.h"
-#include "io/atomic_file.h"
+#include "format/element_dtype.h"
+#include "format/smoothing_file.h"
+#include "io/tiling.h"
 #include "kvant/range.h"
 #include "kvant/smoothing.h"
-#include "quantize/bands.h"
-#include "quantize/tiles.h"
 
 namespace kvant::quantize {
 namespace {
@@ -117,14 +115,15 @@ class Maker {
     const io::TensorInfo& tensor = weight_of(reader);
     const ElementKind kind = *format::element_of(tensor.dtype), compute = scale_kind(kind);
     const auto width = static_cast<std::uint64_t>(row_bytes(kind, 1));
-    const Bands bands = make_bands(tensor.shape[0], tensor.shape[1], width, 1, 1, tile_bytes_);
+    const io::Tiling tiling(
+        {.rows = tensor.shape[0], .columns = tensor.shape[1], .tile_bytes = tile_bytes_, .element_bytes = width});
     for (ColumnWorker& worker : workers_) worker.begun = false;
     const auto band = [&](std::size_t worker, std::uint64_t index) -> Status {
-      if (Status s = read_band(place, tensor, bands, index, workers_[worker]); !s.ok()) return s;
-      progress_.advance(bands.rows_of(index) * tensor.shape[1] * width);
+      if (Status s = read_band(place, tensor, tiling, index, workers_[worker]); !s.ok()) return s;
+      progress_.advance(tiling.at(index, 0).rows * tensor.shape[1] * width);
       return {};
     };
-    if (Status s = for_each_tile(stream_, 0, bands.bands, band); !s.ok()) return s;
+    if (Status s = base::for_each_part(stream_, 0, tiling.bands(), band); !s.ok()) return s;
     std::vector<double> maxima(tensor.shape[1], 0.0);
     for (const ColumnWorker& worker : workers_) {
       if (!worker.begun) continue;
@@ -134,23 +133,25 @@ class Maker {
     return maxima;
   }
 
-  Status read_band(const io::TensorPlace& place, const io::TensorInfo& tensor, const Bands& bands, std::uint64_t band,
-                   ColumnWorker& worker) const {
+  Status read_band(const io::TensorPlace& place, const io::TensorInfo& tensor, const io::Tiling& tiling,
+                   std::uint64_t band, ColumnWorker& worker) const {
     const ElementKind kind = *format::element_of(tensor.dtype), compute = scale_kind(kind);
     const auto compute_width = static_cast<std::size_t>(row_bytes(compute, 1));
     if (!worker.begun) {
       worker.begun = true;
       worker.magnitudes.assign(tensor.shape[1] * compute_width, std::byte{0});
     }
-    for (std::uint64_t column = 0; column < bands.columns; column += bands.columns_per_piece) {
-      const TilePlace tile = bands.place(band, column);
-      if (Status s = read_tile(checkpoint_, place, bands, tile, worker.weights); !s.ok()) return s;
+    for (std::uint64_t piece = 0; piece < tiling.pieces(); ++piece) {
+      const io::Tile tile = tiling.at(band, piece);
+      if (Status s = io::read_tile(checkpoint_.shards()[place.shard], tensor, tiling.columns(), tile, worker.weights);
+          !s.ok())
+        return s;
       const Shape shape = {static_cast<std::int64_t>(tile.rows), static_cast<std::int64_t>(tile.columns)};
       const auto range = AnyRangePlan::select(
           one_thread_, {.shape = shape, .scope = PerChannel{1}, .accumulate = true, .input = kind});
       if (!range.ok()) return range.status();
       worker.workspace.resize(range->workspace_size());
-      const AnyMut to{worker.magnitudes.data() + column * compute_width, compute, {shape[1]}, 0};
+      const AnyMut to{worker.magnitudes.data() + tile.column * compute_width, compute, {shape[1]}, 0};
       if (Status s = range->run(one_thread_, {worker.workspace.data(), worker.workspace.size()},
                                 {.input = {worker.weights.data(), kind, shape, 0}, .max_abs_out = to});
           !s.ok())
@@ -208,25 +209,15 @@ Status fold_norm(std::span<const float> s, io::DType dtype, std::span<std::byte>
 
 Status write_smoothing_vectors(const std::filesystem::path& path, const CheckpointPlan& plan,
                                const SmoothingVectors& vectors) {
-  std::vector<io::TensorInfo> tensors;
-  std::map<std::string, std::string> metadata = {{"format", "pt"}};
-  for (std::size_t i = 0; i < vectors.size(); ++i) {
-    tensors.push_back({plan.smoothed[i].norm, io::DType::f32, {vectors[i].size()}, 0, 0});
-    for (const std::string& reader : plan.smoothed[i].readers) metadata[reader] = plan.smoothed[i].norm;
-  }
-  const auto layout = io::lay_out_safetensors(std::move(tensors), metadata);
-  if (!layout.ok()) return layout.status();
-  auto file = io::AtomicFile::create(path, true);
-  if (!file.ok()) return file.status();
-  if (Status s = file->write(std::as_bytes(std::span(layout->header))); !s.ok()) return s;
-  for (const std::vector<float>& s : vectors)
-    if (Status written = file->write(std::as_bytes(std::span(s))); !written.ok()) return written;
-  return file->commit(true);
+  std::vector<format::SmoothingVector> all;
+  for (std::size_t i = 0; i < vectors.size(); ++i)
+    all.push_back({plan.smoothed[i].norm, plan.smoothed[i].readers, vectors[i]});
+  return format::write_smoothing_file(path, all);
 }
 
 Result<SmoothingVectors> read_smoothing_vectors(const std::filesystem::path& path, const io::Checkpoint& checkpoint,
                                                 const CheckpointPlan& plan) {
-  const auto file = io::SafetensorsFile::open(path);
+  const auto file = format::SmoothingFile::open(path);
   if (!file.ok()) return file.status();
   const auto bad = [&](std::string_view what) {
     return invalid_problem("{}: {}; start over with --force", io::printable(path.string()), what);
@@ -238,10 +229,10 @@ Result<SmoothingVectors> read_smoothing_vectors(const std::filesystem::path& pat
         tensor->shape != checkpoint.find(group.norm + ".weight")->shape)
       return bad(fmt::format("has no vector of the right length for '{}'", io::printable(group.norm)));
     std::vector<float> s(tensor->shape[0]);
-    if (Status read = file->read(*tensor, 0, std::as_writable_bytes(std::span(s))); !read.ok()) return read;
+    if (Status read = file->read(*tensor, 0, s); !read.ok())
+      return invalid_problem("{}; start over with --force", read.message());
     for (const float value : s)
-      if (!std::isfinite(value) || value <= 0)
-        return bad(fmt::format("'{}' holds {}", io::printable(group.norm), value));
+      if (value <= 0) return bad(fmt::format("'{}' holds {}", io::printable(group.norm), value));
     vectors.push_back(std::move(s));
   }
   return vectors;

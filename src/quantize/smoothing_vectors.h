@@ -14,7 +14,7 @@
 #include "io/checkpoint.h"
 #include "kvant/status.h"
 #include "kvant/stream.h"
-#include "quantize/quantize_checkpoint.h"
+#include "quantize/checkpoint_plan.h"
 
 namespace kvant::quantize {
 
@@ -30,7 +30,7 @@ Result<SmoothingVectors> make_smoothing_vectors(const io::Checkpoint& checkpoint
 // Divides a norm's weight or bias (its bytes, of `dtype`) by s in place.
 Status fold_norm(std::span<const float> s, io::DType dtype, std::span<std::byte> norm);
 
-// A safetensors file: for each smoothed norm a tensor of its name, F32; the metadata leads from linears to norms.
+// As a file beside the checkpoint (format/smoothing_file.h).
 Status write_smoothing_vectors(const std::filesystem::path& path, const CheckpointPlan& plan,
                                const SmoothingVectors& vectors);
 // Refuses a file that is not of this plan and checkpoint.

@@ -5,9 +5,9 @@
 
 namespace kvant::quantize {
 
-Result<format::ScaleAndZero> static_activation(const format::ActivationStats& stats, std::string_view module,
-                                               std::uint64_t in_features, std::span<const float> s, bool asymmetric,
-                                               ElementKind scale) {
+Result<format::StoredScale> static_activation(const format::ActivationStats& stats, std::string_view module,
+                                              std::uint64_t in_features, std::span<const float> s, bool asymmetric,
+                                              ElementKind scale) {
   const auto smoothed = [&](float value, std::size_t j) { return s.empty() ? value : value / s[j]; };
   const CodeRange range = code_range(ElementKind::s8);
   if (!asymmetric) {

@@ -11,10 +11,10 @@
 
 namespace kvant::quantize {
 
-// Over all channels j, of what the linear will read: divided by s[j] where the norm in front is smoothed (`s` is empty
+// Over all channels j, of what the linear will read: divided by s[j] where the norm before it is smoothed (`s` is empty
 // where it is not). Symmetric: from absmax, with 127. Asymmetric: from min and max, with [-128, 127].
-Result<format::ScaleAndZero> static_activation(const format::ActivationStats& stats, std::string_view module,
-                                               std::uint64_t in_features, std::span<const float> s, bool asymmetric,
-                                               ElementKind scale);
+Result<format::StoredScale> static_activation(const format::ActivationStats& stats, std::string_view module,
+                                              std::uint64_t in_features, std::span<const float> s, bool asymmetric,
+                                              ElementKind scale);
 
 }  // namespace kvant::quantize

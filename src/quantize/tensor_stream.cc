@@ -2,14 +2,13 @@
 
 #include <algorithm>
 
-#include "format/layer_outputs.h"
-#include "format/stored_scale.h"
+#include "base/divide_up.h"
+#include "format/compressed_tensors.h"
+#include "format/weight_form.h"
 #include "quantize/smoothing_vectors.h"
 
 namespace kvant::quantize {
 namespace {
-
-constexpr std::uint64_t kNibbles = 8;  // in a packed word
 
 bool is_matrix(Action action) { return action == Action::quantize || action == Action::smooth; }
 
@@ -33,18 +32,23 @@ TensorStream::TensorStream(const io::Checkpoint& checkpoint, const TensorPlan& p
     const std::uint64_t rows = plan.shape[0], columns = plan.shape[1];
     if (plan.action == Action::quantize) span_ = format::columns_of_a_scale(scheme, columns);
     const bool packs_rows = plan.action == Action::quantize && form_.asymmetric;
-    bands_ = make_bands(rows, columns, static_cast<std::uint64_t>(row_bytes(form_.weight, 1)), span_,
-                        packs_rows ? kNibbles : 1, tile_bytes);
-    tiles_ = bands_.bands;
+    width_ = static_cast<std::uint64_t>(row_bytes(form_.weight, 1));
+    tiling_ = io::Tiling({.rows = rows,
+                          .columns = columns,
+                          .tile_bytes = tile_bytes,
+                          .element_bytes = width_,
+                          .row_unit = packs_rows ? format::codes_per_word(form_.code) : 1,
+                          .column_unit = span_});
+    tiles_ = tiling_.bands();
   } else if (plan.action == Action::fold_norm) {
     tiles_ = 1;
   } else {
-    tiles_ = (plan.bytes_before + tile_bytes - 1) / tile_bytes;
+    tiles_ = base::parts_of(plan.bytes_before, tile_bytes);
   }
 }
 
 std::uint64_t TensorStream::bytes_of(std::uint64_t tile) const {
-  if (is_matrix(plan_.action)) return bands_.rows_of(tile) * bands_.columns * bands_.width;
+  if (is_matrix(plan_.action)) return tiling_.at(tile, 0).rows * tiling_.columns() * width_;
   if (plan_.action == Action::fold_norm) return plan_.bytes_before;
   return std::min(tile_bytes_, plan_.bytes_before - tile * tile_bytes_);
 }
@@ -55,7 +59,7 @@ Status TensorStream::run(std::uint64_t tile, TileWorker& worker, io::AtomicFile&
     case Action::fold_norm: return fold(worker, file);
     case Action::smooth: return smooth_band(tile, worker, file);
     case Action::quantize:
-      return bands_.splits_spans ? quantize_spans(tile, worker, file) : quantize_band(tile, worker, file);
+      return tiling_.splits_units() ? quantize_spans(tile, worker, file) : quantize_band(tile, worker, file);
   }
   return {};
 }
@@ -73,17 +77,20 @@ Status TensorStream::fold(TileWorker& worker, io::AtomicFile& file) const {
   return file.write_at(places_.codes, worker.weights);
 }
 
-Status TensorStream::load(const TilePlace& tile, TileWorker& worker) const {
-  if (Status s = read_tile(checkpoint_, place_, bands_, tile, worker.weights); !s.ok()) return s;
+Status TensorStream::load(const io::Tile& tile, TileWorker& worker) const {
+  if (Status s = io::read_tile(checkpoint_.shards()[place_.shard], checkpoint_.at(place_), tiling_.columns(), tile,
+                               worker.weights);
+      !s.ok())
+    return s;
   if (s_.empty()) return {};
   return worker.tile.smooth(worker.weights, form_.weight, s_.subspan(tile.column, tile.columns));
 }
 
 Status TensorStream::smooth_band(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const {
-  for (std::uint64_t column = 0; column < bands_.columns; column += bands_.columns_per_piece) {
-    const TilePlace tile = bands_.place(band, column);
+  for (std::uint64_t piece = 0; piece < tiling_.pieces(); ++piece) {
+    const io::Tile tile = tiling_.at(band, piece);
     if (Status s = load(tile, worker); !s.ok()) return s;
-    if (Status s = write_matrix(tile, places_.codes, bands_.columns, tile.column, tile.columns, 8 * bands_.width,
+    if (Status s = write_matrix(tile, places_.codes, tiling_.columns(), tile.column, tile.columns, 8 * width_,
                                 worker.weights, file);
         !s.ok())
       return s;
@@ -92,8 +99,8 @@ Status TensorStream::smooth_band(std::uint64_t band, TileWorker& worker, io::Ato
 }
 
 Status TensorStream::quantize_band(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const {
-  for (std::uint64_t column = 0; column < bands_.columns; column += bands_.columns_per_piece) {
-    const TilePlace tile = bands_.place(band, column);
+  for (std::uint64_t piece = 0; piece < tiling_.pieces(); ++piece) {
+    const io::Tile tile = tiling_.at(band, piece);
     const auto segments = static_cast<std::int64_t>(tile.rows * tile.columns / span_);
     if (Status s = load(tile, worker); !s.ok()) return s;
     worker.non_finite += count_non_finite(worker.weights, form_.weight);
@@ -107,12 +114,12 @@ Status TensorStream::quantize_band(std::uint64_t band, TileWorker& worker, io::A
 
 // A scale covers more than a tile: once over it for the range, and again for the codes.
 Status TensorStream::quantize_spans(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const {
-  for (std::uint64_t begin = 0; begin < bands_.columns; begin += span_) {
-    TilePlace tile = bands_.place(band, begin);
+  for (std::uint64_t begin = 0; begin < tiling_.columns(); begin += span_) {
+    io::Tile tile = tiling_.at(band, 0);
     const auto segments = static_cast<std::int64_t>(tile.rows);
     const auto over_pieces = [&](const auto& each) -> Status {
       for (tile.column = begin; tile.column < begin + span_; tile.column += tile.columns) {
-        tile.columns = std::min(bands_.columns_per_piece, begin + span_ - tile.column);
+        tile.columns = std::min(tiling_.tile_columns(), begin + span_ - tile.column);
         if (Status s = load(tile, worker); !s.ok()) return s;
         if (Status s = each(); !s.ok()) return s;
       }
@@ -133,38 +140,30 @@ Status TensorStream::quantize_spans(std::uint64_t band, TileWorker& worker, io::
   return {};
 }
 
-Status TensorStream::write_codes(const TilePlace& tile, std::int64_t segments, TileWorker& worker,
+Status TensorStream::write_codes(const io::Tile& tile, std::int64_t segments, TileWorker& worker,
                                  io::AtomicFile& file) const {
-  const auto bits = static_cast<std::uint64_t>(form_.bits);
+  const auto bits = static_cast<std::uint64_t>(bits_per_element(form_.code));
   worker.codes.resize(tile.rows * tile.columns * bits / 8);
   if (Status s = worker.tile.codes(worker.weights, form_, segments, worker.codes); !s.ok()) return s;
-  return write_matrix(tile, places_.codes, bands_.columns, tile.column, tile.columns, bits, worker.codes, file);
+  return write_matrix(tile, places_.codes, tiling_.columns(), tile.column, tile.columns, bits, worker.codes, file);
 }
 
-Status TensorStream::write_scales(const TilePlace& tile, TileWorker& worker, io::AtomicFile& file) const {
-  const std::uint64_t per_row = bands_.columns / span_, first = tile.column / span_, count = tile.columns / span_;
+Status TensorStream::write_scales(const io::Tile& tile, TileWorker& worker, io::AtomicFile& file) const {
+  const std::uint64_t per_row = tiling_.columns() / span_, first = tile.column / span_, count = tile.columns / span_;
   if (Status s =
           write_matrix(tile, places_.scales, per_row, first, count,
                        static_cast<std::uint64_t>(bits_per_element(form_.scale)), worker.tile.stored_scales(), file);
       !s.ok() || !form_.asymmetric)
     return s;
-  // Eight rows to a word, the first in the lowest bits; what lies behind the last row is 0.
-  TilePlace packed = tile;
-  packed.row = tile.row / kNibbles;
-  packed.rows = (tile.rows + kNibbles - 1) / kNibbles;
-  worker.words.assign(packed.rows * count, 0);
-  const std::span<const std::int32_t> zero_points = worker.tile.zero_points();
-  for (std::uint64_t r = 0; r < tile.rows; ++r)
-    for (std::uint64_t g = 0; g < count; ++g) {
-      const auto u = static_cast<std::uint32_t>(zero_points[r * count + g] + 8);
-      worker.words[r / kNibbles * count + g] |= u << (4 * (r % kNibbles));
-    }
+  const std::uint64_t per_word = format::codes_per_word(form_.code);
+  format::pack_zero_points(worker.tile.zero_points(), count, worker.words);
+  const io::Tile packed{.row = tile.row / per_word, .rows = base::parts_of(tile.rows, per_word)};
   return write_matrix(packed, places_.zero_points, per_row, first, count, 32, std::as_bytes(std::span(worker.words)),
                       file);
 }
 
 // Elements [first, first + count) of the tile's rows, in a matrix of `columns` that begins at byte `at`.
-Status TensorStream::write_matrix(const TilePlace& tile, std::uint64_t at, std::uint64_t columns, std::uint64_t first,
+Status TensorStream::write_matrix(const io::Tile& tile, std::uint64_t at, std::uint64_t columns, std::uint64_t first,
                                   std::uint64_t count, std::uint64_t bits, std::span<const std::byte> bytes,
                                   io::AtomicFile& file) const {
   if (count == columns) return file.write_at(at + tile.row * columns * bits / 8, bytes);

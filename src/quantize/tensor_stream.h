@@ -9,10 +9,10 @@
 
 #include "io/atomic_file.h"
 #include "io/checkpoint.h"
+#include "io/tiling.h"
 #include "kvant/status.h"
 #include "kvant/stream.h"
-#include "quantize/bands.h"
-#include "quantize/quantize_checkpoint.h"
+#include "quantize/checkpoint_plan.h"
 #include "quantize/weight_tile.h"
 
 namespace kvant::quantize {
@@ -52,10 +52,10 @@ class TensorStream {
   Status smooth_band(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const;
   Status quantize_band(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const;
   Status quantize_spans(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const;
-  Status load(const TilePlace& tile, TileWorker& worker) const;
-  Status write_codes(const TilePlace& tile, std::int64_t segments, TileWorker& worker, io::AtomicFile& file) const;
-  Status write_scales(const TilePlace& tile, TileWorker& worker, io::AtomicFile& file) const;
-  Status write_matrix(const TilePlace& tile, std::uint64_t at, std::uint64_t columns, std::uint64_t first,
+  Status load(const io::Tile& tile, TileWorker& worker) const;
+  Status write_codes(const io::Tile& tile, std::int64_t segments, TileWorker& worker, io::AtomicFile& file) const;
+  Status write_scales(const io::Tile& tile, TileWorker& worker, io::AtomicFile& file) const;
+  Status write_matrix(const io::Tile& tile, std::uint64_t at, std::uint64_t columns, std::uint64_t first,
                       std::uint64_t count, std::uint64_t bits, std::span<const std::byte> bytes,
                       io::AtomicFile& file) const;
 
@@ -66,8 +66,9 @@ class TensorStream {
   Places places_;
   std::uint64_t tile_bytes_;
   WeightForm form_;
-  std::uint64_t span_ = 1;  // columns of a scale
-  Bands bands_;
+  std::uint64_t span_ = 1;   // columns of a scale
+  std::uint64_t width_ = 0;  // bytes of a weight
+  io::Tiling tiling_;
   std::uint64_t tiles_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/float_environment.h"
+#include "format/element_dtype.h"
 #include "format/stored_scale.h"
 #include "kvant/elementwise.h"
 #include "kvant/range.h"
@@ -11,7 +12,15 @@
 namespace kvant::quantize {
 namespace {
 
-constexpr std::int32_t kShift = 8;  // of a four-bit code as it is stored
+// What is added to a code on its way into a word.
+std::int32_t shift_of(const WeightForm& form) {
+  return form.storage == format::Storage::words ? format::word_offset(form.code) : 0;
+}
+
+// A code as it is stored: in words without a sign.
+ElementKind stored_code(const WeightForm& form) {
+  return form.storage == format::Storage::words ? ElementKind::u4 : form.code;
+}
 
 std::int64_t elements_in(std::size_t bytes, ElementKind kind) {
   return static_cast<std::int64_t>(bytes) / (bits_per_element(kind) / 8);
@@ -96,20 +105,20 @@ void WeightTile::make_scales(const WeightForm& form, std::int64_t segments) {
   const base::DefaultFloatEnvironment environment;
   const auto count = static_cast<std::size_t>(segments);
   const bool wide = form.weight == ElementKind::f64;
-  const CodeRange range = code_range(form.bits == 4 ? ElementKind::s4 : ElementKind::s8);
+  const CodeRange range = code_range(form.code);
   const auto stored_width = static_cast<std::size_t>(row_bytes(form.scale, 1));
   scales_.resize(count * (wide ? 8 : 4));
   stored_scales_.resize(count * stored_width);
   zero_points_.resize(form.asymmetric ? count : 0);
   shifted_.resize(zero_points_.size());
   for (std::size_t i = 0; i < count; ++i) {
-    format::ScaleAndZero made;
+    format::StoredScale made;
     if (form.asymmetric) {
       // A segment without finite weights has an empty range, which asymmetric_scale takes for zeros.
       made = format::asymmetric_scale(std::min(get(low_, wide, i), 0.0), std::max(get(high_, wide, i), 0.0), range.min,
                                       range.max, form.scale, wide);
       zero_points_[i] = made.zero_point;
-      shifted_[i] = made.zero_point + kShift;
+      shifted_[i] = made.zero_point + shift_of(form);
     } else {
       made = format::symmetric_scale(get(high_, wide, i), range.max, form.scale);
     }
@@ -121,7 +130,7 @@ void WeightTile::make_scales(const WeightForm& form, std::int64_t segments) {
 Status WeightTile::codes(std::span<const std::byte> weights, const WeightForm& form, std::int64_t segments,
                          std::span<std::byte> codes) const {
   const Shape shape = tile_shape(weights.size(), form.weight, segments);
-  const ElementKind code = form.bits == 4 ? ElementKind::u4 : ElementKind::s8;
+  const ElementKind code = stored_code(form);
   const auto plan = ElementwisePlan::select(
       stream_,
       {.op = QuantizeKind::quantize, .shape = shape, .granularity = PerToken{}, .input = form.weight, .output = code});
@@ -132,8 +141,8 @@ Status WeightTile::codes(std::span<const std::byte> weights, const WeightForm& f
   args.scale = AnyParameter(AnyRef{scales_.data(), scale_kind(form.weight), {segments}, 0});
   if (form.asymmetric)
     args.zero_point = AnyParameter(AnyRef{shifted_.data(), ElementKind::s32, {segments}, 0});
-  else if (form.bits == 4)
-    args.zero_point = AnyParameter(kShift);
+  else if (shift_of(form) != 0)
+    args.zero_point = AnyParameter(shift_of(form));
   return plan->run(stream_, {}, args);
 }
 

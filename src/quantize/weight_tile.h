@@ -2,7 +2,7 @@
 //
 // A tile is [segments, length] weights, dense; a segment is what shares a scale, or a piece of it where all of it does
 // not fit in memory. ranges() looks at the values, make_scales() turns ranges into scales as they are stored
-// (stored_scale.h), codes() quantizes with those:
+// (format/stored_scale.h), codes() quantizes with those:
 //
 //   s8            q = clamp(rne(w / scale), -128, 127)
 //   s4, packed    q = clamp(rne(w / scale) + zero_point, -8, 7), stored as u = q + 8 in four bits, the first in the
@@ -16,18 +16,14 @@
 #include <span>
 #include <vector>
 
+#include "format/weight_form.h"
 #include "kvant/element.h"
 #include "kvant/status.h"
 #include "kvant/stream.h"
 
 namespace kvant::quantize {
 
-struct WeightForm {
-  ElementKind weight = ElementKind::f32;  // f32, f64, f16, bf16
-  ElementKind scale = ElementKind::f32;   // as stored: f32, f16, bf16
-  int bits = 8;                           // 8 or 4
-  bool asymmetric = false;                // 4 bits only
-};
+using format::WeightForm;
 
 // Belongs to one thread. Its buffers grow to the largest tile and are used again.
 class WeightTile {
@@ -55,10 +51,10 @@ class WeightTile {
  private:
   Stream stream_;
   std::vector<double> s_;              // for f64 weights
-  std::vector<std::byte> low_, high_;  // least and greatest, or largest magnitude in high_, in the compute type
+  std::vector<std::byte> low_, high_;  // min and max, or largest magnitude in high_, in the compute type
   std::vector<std::byte> scales_;      // in the compute type
   std::vector<std::byte> stored_scales_;
-  std::vector<std::int32_t> zero_points_;  // shifted by 8 in shifted_
+  std::vector<std::int32_t> zero_points_;  // in shifted_ as words store them
   std::vector<std::int32_t> shifted_;
   std::vector<std::byte> workspace_;
 };

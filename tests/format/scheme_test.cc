@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "format/quantization_config.h"
 #include "tests/support/refusals.h"
 
 namespace kvant::tests {
@@ -28,8 +29,11 @@ testing::AssertionResult is(const io::Json& config, std::string_view wanted) {
 }
 
 TEST(Scheme, Names) {
-  for (const SchemeKind kind : {SchemeKind::w8a8, SchemeKind::w8a8_static, SchemeKind::w4a16})
-    EXPECT_EQ(format::scheme_named(name(kind)), kind);
+  for (const format::SchemeSpec& spec : format::schemes()) {
+    EXPECT_EQ(format::scheme_named(spec.name), spec.kind);
+    EXPECT_EQ(&format::spec_of(spec.kind), &spec);
+    EXPECT_TRUE(check(format::default_scheme(spec.kind)).ok()) << spec.name;
+  }
   EXPECT_EQ(name(SchemeKind::w8a8_static), "w8a8-static");
   EXPECT_EQ(format::scheme_named("w8a8"), SchemeKind::w8a8);
   EXPECT_EQ(format::scheme_named("w4a16"), SchemeKind::w4a16);

@@ -295,7 +295,7 @@ struct Single {
     ASSERT_EQ(got->details[0].quantized.size(), 1u);
     ASSERT_TRUE(got->details[0].quantized[0].has_value());
     const LayerDetail& detail = *got->details[0].quantized[0];
-    const Expected expected(layer, scheme.kind == format::SchemeKind::w4a16 ? 4 : 8);
+    const Expected expected(layer, bits_per_element(scheme.spec().weights.code));
     EXPECT_EQ(detail.row_stride, expected.stride());
     expected.check_histogram(detail.histogram);
     expected.check_channels(detail.channels);
@@ -336,7 +336,7 @@ class LayerDetailSchemes : public testing::TestWithParam<Case> {};
 
 TEST_P(LayerDetailSchemes, AgreesWithTheDefinition) {
   const auto& [name, dtype, scheme] = GetParam();
-  const std::uint64_t unit = scheme.kind == format::SchemeKind::w4a16 ? 24 : 1;
+  const std::uint64_t unit = scheme.spec().has_groups() ? 24 : 1;
   const std::pair<std::uint64_t, std::uint64_t> shapes[] = {
       {1, unit},                      // a single weight, or group
       {1, 64 * (unit == 1 ? 1 : 3)},  // one row
@@ -426,7 +426,7 @@ TEST(LayerDetail, WeightsBeyondTheCodes) {
   for (const Scheme& scheme : {w8a8(), w4a16(24, true)}) {
     FixtureLayer layer = make_layer("clipped", 30, 240, DType::f32, scheme);
     for (double& scale : layer.scales) scale = rounded(scale / 3, DType::f32);
-    const bool four = scheme.kind == format::SchemeKind::w4a16;
+    const bool four = scheme.spec().has_groups();
     for (std::size_t i = 0; i < layer.codes.size(); ++i) {
       const std::size_t group = i / layer.group;
       const double code = std::nearbyint(layer.weights[i] / layer.scales[group]) + layer.zero_points[group];

@@ -6,8 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "format/layer_outputs.h"
-#include "format/stored_scale.h"
+#include "format/compressed_tensors.h"
 #include "tests/support/checkpoint_fixture.h"
 #include "tests/support/scratch.h"
 
@@ -41,9 +40,9 @@ Outputs stream_one(const io::Checkpoint& checkpoint, const ScratchFolder& scratc
     for (const format::LayerOutput& output :
          format::layer_outputs(scheme, "m", info.dtype, info.shape[0], info.shape[1])) {
       const std::uint64_t bytes = *io::tensor_bytes(output.info.dtype, output.info.shape);
-      if (output.kind == format::OutputKind::scales) made.places.scales = end;
-      if (output.kind == format::OutputKind::zero_points) made.places.zero_points = end;
-      if (output.kind == format::OutputKind::weight_shape) continue;
+      if (output.kind == format::TensorKind::scales) made.places.scales = end;
+      if (output.kind == format::TensorKind::zero_points) made.places.zero_points = end;
+      if (output.kind == format::TensorKind::weight_shape) continue;
       end += bytes;
     }
   } else {
@@ -168,32 +167,6 @@ TEST(TensorStreamTest, CountsWhatIsNotFiniteOnceAndClipsIt) {
       EXPECT_EQ(made.file[0], 127);
     }
   }
-}
-
-TEST(StoredScaleTest, IsNeverBelowTheSmallestNormalNumberNorInfinite) {
-  EXPECT_EQ(format::stored(1e-30, ElementKind::f16), 0x1p-14f);
-  EXPECT_EQ(format::stored(1e6, ElementKind::f16), 65504.0f);
-  EXPECT_EQ(format::stored(1e-45, ElementKind::bf16), std::numeric_limits<float>::min());
-  EXPECT_EQ(format::stored(1e300, ElementKind::f32), std::numeric_limits<float>::max());
-  EXPECT_EQ(format::stored(3.4e38, ElementKind::bf16), 0x1.FEp127f);
-  EXPECT_EQ(format::stored(0.1, ElementKind::bf16), 0.10009765625f);
-}
-
-TEST(StoredScaleTest, ZeroPointsComeFromTheStoredScale) {
-  const format::ScaleAndZero none = format::asymmetric_scale(0, 0, -8, 7, ElementKind::f32, false);
-  EXPECT_EQ(none.scale, 1.0f);
-  EXPECT_EQ(none.zero_point, 0);
-  const format::ScaleAndZero all = format::asymmetric_scale(-1.0, 2.0, -128, 127, ElementKind::bf16, false);
-  EXPECT_EQ(all.scale, to_float(to_bfloat16(static_cast<float>(3.0 / 255))));
-  EXPECT_EQ(all.zero_point, -128 - static_cast<int>(std::nearbyint(-1.0f / all.scale)));
-  // Only positive, only negative: 0 belongs to the range all the same.
-  EXPECT_EQ(format::asymmetric_scale(5, 10, -8, 7, ElementKind::f32, false).zero_point, -8);
-  EXPECT_EQ(format::asymmetric_scale(-10, -5, -8, 7, ElementKind::f32, false).zero_point, 7);
-  EXPECT_TRUE(std::isfinite(format::asymmetric_scale(-1.7e308, 1.7e308, -8, 7, ElementKind::f32, true).scale));
-  // A scale that was raised to the smallest normal number.
-  const format::ScaleAndZero tiny = format::asymmetric_scale(-1e-44, 0, -8, 7, ElementKind::f32, false);
-  EXPECT_EQ(tiny.scale, std::numeric_limits<float>::min());
-  EXPECT_EQ(tiny.zero_point, -8);
 }
 
 }  // namespace

@@ -19,8 +19,11 @@
 #include <utility>
 #include <vector>
 
+#include "format/quantization_config.h"
 #include "format/scheme.h"
+#include "format/weight_form.h"
 #include "io/atomic_file.h"
+#include "io/checkpoint.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "kvant/element.h"
@@ -172,11 +175,10 @@ inline std::vector<double> random_values(std::size_t count, std::uint32_t seed, 
 }
 
 inline void quantize_plainly(FixtureLayer& layer, const format::Scheme& scheme) {
-  const bool four = scheme.kind == format::SchemeKind::w4a16;
-  const bool asymmetric = four && scheme.asymmetric;
-  layer.group = four ? static_cast<std::uint64_t>(scheme.group_size) : layer.columns;
+  const bool asymmetric = scheme.has_asymmetric_weights();
+  layer.group = format::columns_of_a_scale(scheme, layer.columns);
   layer.scale_dtype = layer.dtype == io::DType::f64 ? io::DType::f32 : layer.dtype;
-  const int least = four ? -8 : -128, most = four ? 7 : 127;
+  const auto [least, most] = code_range(scheme.spec().weights.code);
   layer.codes.assign(layer.quantized.size(), 0);
   layer.scales.clear();
   layer.zero_points.clear();
@@ -187,9 +189,10 @@ inline void quantize_plainly(FixtureLayer& layer, const format::Scheme& scheme) 
         low = std::min(low, layer.quantized[i]);
         high = std::max(high, layer.quantized[i]);
       }
-    double scale = asymmetric ? (high - low) / 15 : std::max(-low, high) / most;
+    double scale = asymmetric ? (high - low) / (most - least) : std::max(-low, high) / most;
     scale = scale == 0 ? 1 : rounded(scale, layer.scale_dtype);
-    const int zero_point = asymmetric ? std::clamp(static_cast<int>(-8 - std::nearbyint(low / scale)), -8, 7) : 0;
+    const int zero_point =
+        asymmetric ? std::clamp(static_cast<int>(least - std::nearbyint(low / scale)), least, most) : 0;
     for (std::uint64_t i = first; i < first + layer.group; ++i) {
       const double w = layer.quantized[i];
       const double code = std::isnan(w) ? zero_point : std::nearbyint(w / scale) + zero_point;
@@ -220,11 +223,11 @@ inline FixtureTensor original_tensor(const FixtureLayer& layer) {
 inline std::vector<FixtureTensor> quantized_tensors(const FixtureLayer& layer, const format::Scheme& scheme) {
   std::vector<FixtureTensor> tensors;
   const std::uint64_t rows = layer.rows, columns = layer.columns;
-  if (scheme.kind != format::SchemeKind::w4a16) {
+  if (scheme.spec().weights.storage == format::Storage::elements) {
     tensors.push_back(i8_tensor(layer.module + ".weight", {rows, columns},
                                 std::vector<std::int8_t>(layer.codes.begin(), layer.codes.end())));
     tensors.push_back(float_tensor(layer.module + ".weight_scale", layer.scale_dtype, {rows, 1}, layer.scales));
-    if (scheme.kind == format::SchemeKind::w8a8_static) {
+    if (scheme.spec().needs_statistics()) {
       tensors.push_back(f32_tensor(layer.module + ".input_scale", {1}, {0.02}));
       if (scheme.asymmetric) tensors.push_back(i8_tensor(layer.module + ".input_zero_point", {1}, {-3}));
     }
@@ -255,6 +258,22 @@ inline format::Scheme w8a8_static(bool asymmetric = false) {
 }
 inline format::Scheme w4a16(std::int64_t group_size, bool asymmetric = false) {
   return {.kind = format::SchemeKind::w4a16, .asymmetric = asymmetric, .group_size = group_size, .scale_dtype = {}};
+}
+
+// Every scheme, plainly and asymmetric where it can be, with groups of `group_size` where it has some.
+inline std::vector<format::Scheme> all_schemes(std::int64_t group_size) {
+  std::vector<format::Scheme> schemes;
+  for (const format::SchemeSpec& spec : format::schemes())
+    for (const bool asymmetric : {false, true})
+      if (!asymmetric || spec.takes_asymmetric())
+        schemes.push_back({.kind = spec.kind, .asymmetric = asymmetric, .group_size = group_size, .scale_dtype = {}});
+  return schemes;
+}
+
+inline io::Checkpoint opened(const std::filesystem::path& path) {
+  auto checkpoint = io::Checkpoint::open(path);
+  must(checkpoint.status());
+  return std::move(checkpoint).value();
 }
 
 // A small Llama: one block with attention and MLP, norms, an embedding and an lm_head that is ignored.

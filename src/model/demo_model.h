@@ -5,13 +5,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "kvant/element.h"
 #include "kvant/status.h"
-#include "kvant/stream.h"
 
-namespace kvant::measure {
+namespace kvant::model {
 
 struct DemoModel {
   std::int64_t hidden = 512;
@@ -20,6 +21,8 @@ struct DemoModel {
   int layers = 4;
   int shards = 2;
 };
+// Refuses sizes that no such model has.
+Status check(const DemoModel& model);
 
 // Writes `folder` (config.json, index, shards, tokenizer_config.json) and `stats` (activation statistics for every
 // linear). Replaces what an earlier demo wrote (unless it is the same already), and refuses a folder that holds
@@ -27,13 +30,17 @@ struct DemoModel {
 Status write_demo_model(const DemoModel& model, const std::filesystem::path& folder,
                         const std::filesystem::path& stats);
 
-// How well a linear of a quantized checkpoint does on activations: y = x W^T of the original in f64 beside the W8A8
-// linear (dynamic per token) on the same input, which passes the checkpoint's own norm where one feeds the linear.
-struct OutputLoss {
+struct DemoLinear {
   std::string module;
-  double sqnr_db = 0;
+  std::string norm;  // that feeds it; empty: none
+  std::int64_t out, in;
 };
-Result<std::vector<OutputLoss>> output_losses(const DemoModel& model, const std::filesystem::path& original,
-                                              const std::filesystem::path& quantized, const Stream& stream);
+// In the order of the model.
+std::vector<DemoLinear> demo_linears(const DemoModel& model);
 
-}  // namespace kvant::measure
+// Activations that are not those of the statistics: [kDemoTestTokens, in] as they arrive at the linear. `norm` is the
+// weight of the norm that feeds it, of whichever checkpoint.
+inline constexpr std::int64_t kDemoTestTokens = 64;
+std::vector<float> demo_test_rows(const DemoLinear& linear, std::span<const BFloat16> norm);
+
+}  // namespace kvant::model

@@ -1,28 +1,22 @@
-#include "measure/demo_model.h"
+#include "model/demo_model.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <functional>
-#include <map>
 #include <set>
-#include <span>
 #include <string_view>
 #include <utility>
 
 #include "base/float_environment.h"
 #include "base/refuse.h"
-#include "format/quantized_layers.h"
 #include "io/atomic_file.h"
 #include "io/checkpoint.h"
 #include "io/json.h"
 #include "io/safetensors.h"
-#include "kvant/element.h"
-#include "kvant/linear.h"
-#include "kvant/packed_weight.h"
-#include "measure/sqnr.h"
 
-namespace kvant::measure {
+namespace kvant::model {
 namespace {
 
 namespace fs = std::filesystem;
@@ -32,9 +26,8 @@ using base::invalid_problem;
 constexpr std::string_view kMadeBy = "kvant demo";
 constexpr std::string_view kTokenizerName = "tokenizer_config.json";
 constexpr std::int64_t kCalibrationTokens = 256;
-constexpr std::int64_t kTestTokens = 64;
 constexpr int kHeads = 8;
-constexpr std::uint64_t kMostSmallFile = 1'000'000;
+constexpr std::uint64_t kMaxSmallFile = 1'000'000;
 
 // splitmix64: a counter, scrambled.
 class Random {
@@ -98,29 +91,6 @@ std::vector<BFloat16> norm_weights(std::string_view name, std::int64_t width) {
   return rounded;
 }
 
-struct Linear {
-  std::string module;
-  std::string norm;  // that feeds it; empty: none
-  std::int64_t out, in;
-};
-
-// In the order of the model.
-std::vector<Linear> linears_of(const DemoModel& model) {
-  std::vector<Linear> linears;
-  const std::int64_t h = model.hidden, m = model.intermediate;
-  for (int layer = 0; layer < model.layers; ++layer) {
-    const std::string at = fmt::format("model.layers.{}.", layer);
-    const std::string first = at + "input_layernorm", second = at + "post_attention_layernorm";
-    for (const char* const part : {"q_proj", "k_proj", "v_proj"})
-      linears.push_back({at + "self_attn." + part, first, h, h});
-    linears.push_back({at + "self_attn.o_proj", "", h, h});
-    for (const char* const part : {"gate_proj", "up_proj"}) linears.push_back({at + "mlp." + part, second, m, h});
-    linears.push_back({at + "mlp.down_proj", "", h, m});
-  }
-  linears.push_back({"lm_head", "model.norm", model.vocabulary, h});
-  return linears;
-}
-
 struct Tensor {
   io::TensorInfo info;
   std::function<std::vector<BFloat16>()> make;
@@ -145,7 +115,7 @@ std::vector<Tensor> tensors_of(const DemoModel& model) {
   };
   add("model.embed_tokens.weight", model.vocabulary, model.hidden, 1.0);
   std::string norm_before;
-  for (const Linear& linear : linears_of(model)) {
+  for (const DemoLinear& linear : demo_linears(model)) {
     if (!linear.norm.empty() && linear.norm != norm_before) add_norm(norm_before = linear.norm);
     // A division and a square root: correctly rounded everywhere.
     add(linear.module + ".weight", linear.out, linear.in, 1.0 / std::sqrt(static_cast<double>(linear.in)));
@@ -171,14 +141,14 @@ std::vector<float> normalized_rows(std::uint64_t seed, std::int64_t tokens, std:
 }
 
 // Readers of one norm share their input, as in the model.
-std::string input_name(const Linear& linear) { return linear.norm.empty() ? linear.module : linear.norm; }
+std::string input_name(const DemoLinear& linear) { return linear.norm.empty() ? linear.module : linear.norm; }
 
 void scale_columns(std::vector<float>& rows, std::span<const BFloat16> factors) {
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i] *= to_float(factors[i % factors.size()]);
 }
 
 // The input of a linear that no norm feeds: mild outliers, 4 to 10 times as large as the rest.
-std::vector<float> plain_rows(const Linear& linear, std::string_view purpose, std::int64_t tokens) {
+std::vector<float> plain_rows(const DemoLinear& linear, std::string_view purpose, std::int64_t tokens) {
   std::vector<float> rows = normalized_rows(seed_of(linear.module + std::string(purpose)), tokens, linear.in);
   Random random(seed_of(linear.module + " input"));
   std::vector<BFloat16> factors(static_cast<std::size_t>(linear.in), to_bfloat16(1.0f));
@@ -189,7 +159,7 @@ std::vector<float> plain_rows(const Linear& linear, std::string_view purpose, st
 }
 
 // What arrives at the linear. `norm` is the weight of the norm that feeds it, of whichever checkpoint.
-std::vector<float> input_rows(const Linear& linear, std::span<const BFloat16> norm, std::string_view purpose,
+std::vector<float> input_rows(const DemoLinear& linear, std::span<const BFloat16> norm, std::string_view purpose,
                               std::int64_t tokens) {
   if (linear.norm.empty()) return plain_rows(linear, purpose, tokens);
   std::vector<float> rows = normalized_rows(seed_of(linear.norm + std::string(purpose)), tokens, linear.in);
@@ -246,7 +216,7 @@ bool is_marked(const fs::path& path) {
 }
 
 bool is_marked_config(const fs::path& path) {
-  const auto text = io::read_text(path, kMostSmallFile);
+  const auto text = io::read_text(path, kMaxSmallFile);
   if (!text.ok()) return false;
   const auto config = io::parse_json(*text, path.string());
   return config.ok() && config->is_object() && config->value("_name_or_path", io::Json()) == kMadeBy;
@@ -336,7 +306,7 @@ Result<Document> stats_document(const DemoModel& model, const fs::path& path) {
   std::vector<std::vector<float>> values;
   std::string input_before;
   std::vector<float> low, high, magnitude;
-  for (const Linear& linear : linears_of(model)) {
+  for (const DemoLinear& linear : demo_linears(model)) {
     const auto width = static_cast<std::size_t>(linear.in);
     if (input_name(linear) != input_before) {
       input_before = input_name(linear);
@@ -365,6 +335,8 @@ Result<Document> stats_document(const DemoModel& model, const fs::path& path) {
                               [&](std::string& text, std::size_t i) { append(text, values[i]); });
 }
 
+}  // namespace
+
 Status check(const DemoModel& model) {
   if (model.hidden < kHeads || model.hidden % kHeads != 0 || model.intermediate < 1 || model.vocabulary < 1 ||
       model.layers < 1 || model.shards < 1 || model.shards > model.layers)
@@ -375,85 +347,25 @@ Status check(const DemoModel& model) {
   return {};
 }
 
-// The values of a BF16 tensor.
-Result<std::vector<BFloat16>> read_bf16(const io::Checkpoint& checkpoint, const std::string& name,
-                                        std::uint64_t elements) {
-  const auto place = checkpoint.tensors().find(name);
-  const io::TensorInfo* const info = checkpoint.find(name);
-  if (info == nullptr || place == checkpoint.tensors().end())
-    return invalid_problem("{}: has no tensor {}", io::printable(checkpoint.path().string()), io::printable(name));
-  if (info->dtype != io::DType::bf16 || info->bytes() != 2 * elements)
-    return invalid_problem("{}: {} has {} bytes of {}, the demo model's has {} of BF16",
-                           io::printable(checkpoint.path().string()), io::printable(name), info->bytes(),
-                           io::name(info->dtype), 2 * elements);
-  std::vector<BFloat16> values(static_cast<std::size_t>(elements));
-  if (Status s = checkpoint.read(place->second, 0, std::as_writable_bytes(std::span(values))); !s.ok()) return s;
-  return values;
-}
-
-// y = x W^T in f64, [tokens, out], tokens four by four: four sums that do not wait for each other.
-Status reference_outputs(const Stream& stream, const std::vector<float>& x, const std::vector<BFloat16>& w,
-                         std::int64_t tokens, std::int64_t out, std::int64_t in, std::vector<double>& y) {
-  static_assert(kTestTokens % 4 == 0);
-  y.resize(static_cast<std::size_t>(tokens * out));
-  const auto band = [&](std::int64_t n) {
-    const base::DefaultFloatEnvironment environment;
-    std::vector<double> row(static_cast<std::size_t>(in));
-    for (std::int64_t k = 0; k < in; ++k)
-      row[static_cast<std::size_t>(k)] = static_cast<double>(to_float(w[static_cast<std::size_t>(n * in + k)]));
-    for (std::int64_t t = 0; t < tokens; t += 4) {
-      const float* const x0 = x.data() + t * in;
-      double a = 0, b = 0, c = 0, d = 0;
-      for (std::int64_t k = 0; k < in; ++k) {
-        const double value = row[static_cast<std::size_t>(k)];
-        a += value * static_cast<double>(x0[k]);
-        b += value * static_cast<double>(x0[in + k]);
-        c += value * static_cast<double>(x0[2 * in + k]);
-        d += value * static_cast<double>(x0[3 * in + k]);
-      }
-      double* const to = y.data() + t * out + n;
-      to[0] = a;
-      to[out] = b;
-      to[2 * out] = c;
-      to[3 * out] = d;
-    }
-  };
-  return stream.parallel_for(
-      out, Task([](const void* context, std::int64_t part) { (*static_cast<const decltype(band)*>(context))(part); },
-                &band));
-}
-
-// The W8A8 linear of the quantized layer on x.
-Status quantized_outputs(const Stream& stream, const io::Checkpoint& checkpoint, const format::QuantizedLayer& layer,
-                         const std::vector<float>& x, std::int64_t tokens, std::vector<float>& y) {
-  format::LayerRows rows;
-  if (Status s = format::read_rows(checkpoint, layer, 0, layer.rows, rows); !s.ok()) return s;
-  const auto out = static_cast<std::int64_t>(layer.rows), in = static_cast<std::int64_t>(layer.columns);
-  const auto packed = PackedWeight::pack(stream, TensorRef<std::int8_t>(rows.codes.data(), {out, in}));
-  if (!packed.ok()) return packed.status();
-  const auto plan =
-      QuantizedLinearPlan<float>::select(stream, {.max_rows = tokens, .in_features = in, .out_features = out});
-  if (!plan.ok()) return plan.status();
-  std::vector<std::byte> scratch(plan->workspace_size());
-  y.resize(static_cast<std::size_t>(tokens * out));
-  return plan->run(stream, {scratch.data(), scratch.size()},
-                   {.input = {x.data(), {tokens, in}},
-                    .packed_weight = &*packed,
-                    .weight_scale = TensorRef<float>(rows.scales.data(), {out}),
-                    .output = {y.data(), {tokens, out}}});
-}
-
-double output_sqnr_db(const std::vector<double>& reference, const std::vector<float>& got) {
-  double signal = 0, noise = 0;
-  for (std::size_t i = 0; i < reference.size(); ++i) {
-    const double error = reference[i] - static_cast<double>(got[i]);
-    signal += reference[i] * reference[i];
-    noise += error * error;
+std::vector<DemoLinear> demo_linears(const DemoModel& model) {
+  std::vector<DemoLinear> linears;
+  const std::int64_t h = model.hidden, m = model.intermediate;
+  for (int layer = 0; layer < model.layers; ++layer) {
+    const std::string at = fmt::format("model.layers.{}.", layer);
+    const std::string first = at + "input_layernorm", second = at + "post_attention_layernorm";
+    for (const char* const part : {"q_proj", "k_proj", "v_proj"})
+      linears.push_back({at + "self_attn." + part, first, h, h});
+    linears.push_back({at + "self_attn.o_proj", "", h, h});
+    for (const char* const part : {"gate_proj", "up_proj"}) linears.push_back({at + "mlp." + part, second, m, h});
+    linears.push_back({at + "mlp.down_proj", "", h, m});
   }
-  return sqnr_db(signal, noise);
+  linears.push_back({"lm_head", "model.norm", model.vocabulary, h});
+  return linears;
 }
 
-}  // namespace
+std::vector<float> demo_test_rows(const DemoLinear& linear, std::span<const BFloat16> norm) {
+  return input_rows(linear, norm, " test", kDemoTestTokens);
+}
 
 Status write_demo_model(const DemoModel& model, const fs::path& folder, const fs::path& stats) {
   if (Status s = check(model); !s.ok()) return s;
@@ -509,56 +421,4 @@ Status write_demo_model(const DemoModel& model, const fs::path& folder, const fs
   return {};
 }
 
-Result<std::vector<OutputLoss>> output_losses(const DemoModel& model, const fs::path& original,
-                                              const fs::path& quantized, const Stream& stream) {
-  if (Status s = check(model); !s.ok()) return s;
-  const auto before = io::Checkpoint::open(original);
-  if (!before.ok()) return before.status();
-  const auto after = io::Checkpoint::open(quantized);
-  if (!after.ok()) return after.status();
-  const auto config = format::read_quantization_config(*after);
-  if (!config.ok()) return config.status();
-  if (config->scheme.kind != format::SchemeKind::w8a8)
-    return base::unsupported("{}: is {}; outputs are compared for w8a8", io::printable(quantized.string()),
-                             name(config->scheme.kind));
-  const auto layers = format::find_quantized_layers(*after, *config);
-  if (!layers.ok()) return layers.status();
-  std::map<std::string, const format::QuantizedLayer*> by_module;
-  for (const format::QuantizedLayer& layer : *layers) by_module[layer.module] = &layer;
-
-  std::vector<OutputLoss> losses;
-  std::vector<double> wanted;
-  std::vector<float> got;
-  for (const Linear& linear : linears_of(model)) {
-    const auto found = by_module.find(linear.module);
-    if (found == by_module.end()) continue;
-    const format::QuantizedLayer& layer = *found->second;
-    if (layer.rows != static_cast<std::uint64_t>(linear.out) || layer.columns != static_cast<std::uint64_t>(linear.in))
-      return invalid_problem("{}: {} is [{}, {}], the demo model's is [{}, {}]", io::printable(quantized.string()),
-                             linear.module, layer.rows, layer.columns, linear.out, linear.in);
-    std::vector<BFloat16> norm_before, norm_after;
-    if (!linear.norm.empty()) {
-      const auto width = static_cast<std::uint64_t>(linear.in);
-      auto first = read_bf16(*before, linear.norm + ".weight", width);
-      if (!first.ok()) return first.status();
-      auto second = read_bf16(*after, linear.norm + ".weight", width);
-      if (!second.ok()) return second.status();
-      norm_before = std::move(first).value();
-      norm_after = std::move(second).value();
-    }
-    const auto weight = read_bf16(*before, linear.module + ".weight", layer.rows * layer.columns);
-    if (!weight.ok()) return weight.status();
-    if (Status s = reference_outputs(stream, input_rows(linear, norm_before, " test", kTestTokens), *weight,
-                                     kTestTokens, linear.out, linear.in, wanted);
-        !s.ok())
-      return s;
-    if (Status s = quantized_outputs(stream, *after, layer, input_rows(linear, norm_after, " test", kTestTokens),
-                                     kTestTokens, got);
-        !s.ok())
-      return s;
-    losses.push_back({linear.module, output_sqnr_db(wanted, got)});
-  }
-  return losses;
-}
-
-}  // namespace kvant::measure
+}  // namespace kvant::model

@@ -1,0 +1,14 @@
+// What the help says of schemes, from the rows of their table (format/scheme.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace kvant::cli {
+
+std::vector<std::string> scheme_names();  // "w8a8", "w8a8-static", …
+std::string scheme_help();                // "w8a8: 8-bit weights … (default); w8a8-static: …"
+std::string group_size_help();            // "Weights that share a scale in w4a16 (default 128)"
+std::string asymmetric_help();            // "With zero points: weights of w4a16, activations of w8a8-static"
+
+}  // namespace kvant::cli

@@ -1,0 +1,90 @@
+#include "measure/candidate.h"
+
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "base/refuse.h"
+#include "format/element_dtype.h"
+#include "quantize/output_folder.h"
+
+namespace kvant::measure {
+namespace {
+
+namespace fs = std::filesystem;
+using base::invalid_problem;
+using io::printable;
+
+// The weight that a layer was made of.
+Result<io::TensorPlace> original_of(const io::Checkpoint& original, const format::QuantizedLayer& layer) {
+  const std::string tensor = layer.module + ".weight";
+  const auto it = original.tensors().find(tensor);
+  if (it == original.tensors().end())
+    return invalid_problem("{}: has no tensor '{}', which the quantized checkpoint has: the two do not belong together",
+                           printable(original.path().string()), printable(tensor));
+  const io::TensorInfo& info = original.at(it->second);
+  if (info.shape.size() != 2 || info.shape[0] != layer.rows || info.shape[1] != layer.columns)
+    return invalid_problem("{}: tensor '{}' has shape [{}], the quantized one [{}, {}]: the two do not belong together",
+                           printable(original.shard_name(it->second.shard)), printable(tensor),
+                           fmt::join(info.shape, ", "), layer.rows, layer.columns);
+  if (!format::element_of(info.dtype))
+    return invalid_problem("{}: tensor '{}' holds {}; the original's weights must be F32, F64, F16 or BF16",
+                           printable(original.shard_name(it->second.shard)), printable(tensor), io::name(info.dtype));
+  return it->second;
+}
+
+// What the weights were smoothed with; nothing: they were not.
+Result<std::optional<format::SmoothingFile>> smoothing_of(const io::Checkpoint& quantized) {
+  if (!quantized.is_folder()) return std::optional<format::SmoothingFile>();
+  const fs::path path = quantized.path() / quantize::kOwnFolder / quantize::kSmoothingName;
+  std::error_code error;
+  if (!fs::exists(path, error)) return std::optional<format::SmoothingFile>();
+  auto file = format::SmoothingFile::open(path);
+  if (!file.ok()) return file.status();
+  return std::optional(std::move(file).value());
+}
+
+}  // namespace
+
+Result<Candidate> open_candidate(const io::Checkpoint& original, const fs::path& path, std::uint64_t& bytes) {
+  auto checkpoint = io::Checkpoint::open(path);
+  if (!checkpoint.ok()) return checkpoint.status();
+  auto config = format::read_quantization_config(*checkpoint);
+  if (!config.ok()) return config.status();
+  auto layers = format::find_quantized_layers(*checkpoint, *config);
+  if (!layers.ok()) return layers.status();
+  auto smoothing = smoothing_of(*checkpoint);
+  if (!smoothing.ok()) return smoothing.status();
+  Candidate candidate{std::move(checkpoint).value(), std::move(config).value(), std::move(layers).value(),
+                      std::move(smoothing).value()};
+  for (const format::QuantizedLayer& layer : candidate.layers) {
+    const auto weight = original_of(original, layer);
+    if (!weight.ok()) return weight.status();
+    const io::TensorInfo* s = nullptr;
+    if (candidate.smoothing) {
+      const auto vector = candidate.smoothing->vector_of(layer.module, layer.columns);
+      if (!vector.ok()) return vector.status();
+      s = *vector;
+    }
+    bytes += original.at(*weight).bytes();
+    candidate.by_name[layer.module] = {&layer, *weight, s};
+  }
+  return candidate;
+}
+
+Result<InputChannels> inputs_of(const Candidate& candidate, const Candidate::Layer& layer,
+                                const std::optional<format::ActivationStats>& stats) {
+  std::vector<float> s, absmax;
+  if (layer.s != nullptr) {
+    s.resize(static_cast<std::size_t>(layer.layer->columns));
+    if (Status status = candidate.smoothing->read(*layer.s, 0, s); !status.ok()) return status;
+  }
+  if (stats && stats->has_absmax(layer.layer->module)) {
+    auto read = stats->absmax(layer.layer->module, layer.layer->columns);
+    if (!read.ok()) return read.status();
+    absmax = std::move(read).value();
+  }
+  return input_channels(absmax, s);
+}
+
+}  // namespace kvant::measure

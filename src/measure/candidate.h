@@ -1,0 +1,42 @@
+// A quantized checkpoint beside the original that it was made of, before anything of either is read.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "format/activation_stats.h"
+#include "format/quantization_config.h"
+#include "format/quantized_layers.h"
+#include "format/smoothing_file.h"
+#include "io/checkpoint.h"
+#include "kvant/status.h"
+#include "measure/layer_detail.h"
+
+namespace kvant::measure {
+
+struct Candidate {
+  struct Layer {
+    const format::QuantizedLayer* layer;
+    io::TensorPlace weight;   // in the original
+    const io::TensorInfo* s;  // null: not smoothed
+  };
+  io::Checkpoint checkpoint;
+  format::QuantizationConfig config;
+  std::vector<format::QuantizedLayer> layers;
+  std::optional<format::SmoothingFile> smoothing;
+  std::map<std::string_view, Layer> by_name = {};
+};
+
+// All that can be refused without reading weights is, here. `bytes` grows by what will be read.
+Result<Candidate> open_candidate(const io::Checkpoint& original, const std::filesystem::path& path,
+                                 std::uint64_t& bytes);
+
+// The ranges of a layer's input as far as they are known.
+Result<InputChannels> inputs_of(const Candidate& candidate, const Candidate::Layer& layer,
+                                const std::optional<format::ActivationStats>& stats);
+
+}  // namespace kvant::measure

@@ -1,0 +1,86 @@
+#include "quantize/memory_budget.h"
+
+#include <algorithm>
+
+#include "base/refuse.h"
+#include "format/weight_form.h"
+#include "quantize/tensor_stream.h"
+
+namespace kvant::quantize {
+namespace {
+
+using base::invalid_problem;
+
+// The program with its libraries: 7 MiB were measured with one thread, and 13 with eight, tiles included.
+constexpr std::uint64_t kProgramMemory = std::uint64_t{16} << 20;
+constexpr std::uint64_t kThreadMemory = std::uint64_t{256} << 10;
+// Small enough for a core's share of the cache, so that a tile is read from memory once; large enough that calls to the
+// system cost nothing beside it.
+constexpr std::uint64_t kTileBytes = std::uint64_t{512} << 10;
+constexpr std::uint64_t kMinTileBytes = std::uint64_t{64} << 10;
+
+// What the run holds for each tensor: names in several lists, places, the index.
+std::uint64_t metadata_memory(const io::Checkpoint& checkpoint) {
+  std::uint64_t bytes = 0;
+  for (const auto& [name, place] : checkpoint.tensors()) bytes += 1536 + 12 * name.size();
+  return bytes;
+}
+
+// Two vectors of statistics at a time.
+std::uint64_t stats_memory(const CheckpointPlan& plan, const format::Scheme& scheme) {
+  std::uint64_t bytes = 0;
+  if (scheme.spec().needs_statistics())
+    for (const TensorPlan& tensor : plan.tensors)
+      if (tensor.action == Action::quantize) bytes = std::max(bytes, 8 * tensor.shape[1]);
+  return bytes;
+}
+
+// How few weights share a scale anywhere.
+std::uint64_t min_span(const CheckpointPlan& plan, const format::Scheme& scheme) {
+  std::uint64_t span = 64;
+  for (const TensorPlan& tensor : plan.tensors)
+    if (tensor.action == Action::quantize) span = std::min(span, format::columns_of_a_scale(scheme, tensor.shape[1]));
+  return span;
+}
+
+std::uint64_t smoothing_memory(const io::Checkpoint& checkpoint, const CheckpointPlan& plan, std::uint64_t threads) {
+  std::uint64_t kept = 0, at_once = 0;
+  for (const SmoothedGroup& group : plan.smoothed) {
+    const std::uint64_t channels = checkpoint.find(group.norm + ".weight")->shape[0];
+    kept += 4 * channels;
+    at_once = std::max(at_once, channels * (64 + 8 * threads + 8 * group.readers.size()));
+  }
+  return kept + at_once;
+}
+
+std::uint64_t megabytes_up(std::uint64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; }
+
+}  // namespace
+
+Status check_names_fit(const io::Checkpoint& checkpoint, const QuantizeOptions& options) {
+  const std::uint64_t needed = kProgramMemory + metadata_memory(checkpoint);
+  if (needed <= options.max_memory || options.max_memory < kMinMaxMemory) return {};
+  return invalid_problem("{}: the names of {} tensors need {}M of memory, --max-memory allows {}M: raise it",
+                         io::printable_path(options.input), checkpoint.tensors().size(), megabytes_up(needed),
+                         options.max_memory >> 20);
+}
+
+Result<MemoryBudget> memory_budget(const io::Checkpoint& checkpoint, const CheckpointPlan& plan,
+                                   const QuantizeOptions& options, int thread_count) {
+  const auto threads = static_cast<std::uint64_t>(thread_count);
+  const std::uint64_t fixed = kProgramMemory + threads * kThreadMemory + metadata_memory(checkpoint) +
+                              stats_memory(plan, options.scheme) + smoothing_memory(checkpoint, plan, threads);
+  const std::uint64_t span = min_span(plan, options.scheme);
+  const std::uint64_t needed = fixed + threads * worker_memory(kMinTileBytes, span);
+  if (options.max_memory < kMinMaxMemory)
+    return invalid_problem("--max-memory of {} bytes: must be at least {}M", options.max_memory, kMinMaxMemory >> 20);
+  if (options.max_memory < needed)
+    return invalid_problem("{}: {} tensors on {} threads need {}M of memory, --max-memory allows {}M: raise it{}",
+                           io::printable_path(checkpoint.path()), plan.tensors.size(), threads, megabytes_up(needed),
+                           options.max_memory >> 20, threads > 1 ? " or take fewer --threads" : "");
+  std::uint64_t tile_bytes = kTileBytes;
+  while (fixed + threads * worker_memory(tile_bytes, span) > options.max_memory) tile_bytes /= 2;
+  return MemoryBudget{tile_bytes, fixed + threads * worker_memory(tile_bytes, span)};
+}
+
+}  // namespace kvant::quantize

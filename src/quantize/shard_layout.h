@@ -1,0 +1,37 @@
+// Where everything goes in a new shard, before a byte of it is written.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "format/scheme.h"
+#include "io/checkpoint.h"
+#include "kvant/status.h"
+#include "quantize/checkpoint_plan.h"
+#include "quantize/tensor_stream.h"
+
+namespace kvant::quantize {
+
+// A shard as it will be: its header, and for each tensor of the plan where its outputs go.
+struct ShardLayout {
+  struct Entry {
+    const TensorPlan* plan = nullptr;
+    TensorStream::Places places;
+    std::uint64_t weight_shape = 0, input_scale = 0,
+                  input_zero_point = 0;  // positions in the file, where there are any
+  };
+  std::string header;
+  std::uint64_t file_bytes = 0;
+  std::vector<Entry> entries;
+  std::vector<std::string> names;
+  std::uint64_t tensor_bytes = 0;
+};
+
+// Tensors with wide elements come first, so that every one is aligned to its own width. `with_config`: a single file
+// has "quantization_config" in its metadata.
+Result<ShardLayout> lay_out_shard(const io::Checkpoint& checkpoint, std::size_t shard, const CheckpointPlan& plan,
+                                  const format::Scheme& scheme, bool with_config);
+
+}  // namespace kvant::quantize

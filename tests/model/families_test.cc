@@ -1,0 +1,69 @@
+// The tables of families and of module names: no row hides another, and every question finds its row.
+#include "model/families.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvant::tests {
+namespace {
+
+using model::FusedSet;
+using Components = std::vector<std::string_view>;
+
+TEST(Families, AreFoundByNameAndByModelType) {
+  std::set<std::string_view> names, types;
+  for (const model::Family& family : model::families()) {
+    EXPECT_TRUE(names.insert(family.name).second) << family.name;
+    EXPECT_EQ(model::family_named(family.name), &family);
+    for (const std::string_view type : family.model_types) {
+      EXPECT_TRUE(types.insert(type).second) << type;
+      EXPECT_EQ(model::family_of(type), &family) << type;
+      EXPECT_EQ(model::against_folding({.model_type = std::string(type)}, &family), "") << type;
+    }
+  }
+  EXPECT_EQ(model::names_of_families(), "llama, opt, bloom");
+  EXPECT_EQ(model::family_named("Llama"), nullptr);
+  EXPECT_EQ(model::family_of("gemma2"), nullptr);
+  EXPECT_EQ(model::family_of(""), nullptr);
+}
+
+TEST(Families, EndsOfModelTypesMayBeAnything) {
+  for (const std::string type : {"gemma", "gemma3_text", "paligemma", "qwen3_next", "qwen3_5_moe", "nemotron"})
+    EXPECT_NE(model::against_folding({.model_type = type}, nullptr).find("(1 + weight)"), std::string::npos) << type;
+  for (const std::string type : {"bert", "xlm-roberta"})
+    EXPECT_NE(model::against_folding({.model_type = type}, nullptr).find("feeds the residual"), std::string::npos);
+  for (const std::string type : {"", "gem", "a_qwen3_next", "nemotron_h", "bert2", "llama"})
+    EXPECT_EQ(model::against_folding({.model_type = type}, nullptr), "") << type;
+}
+
+TEST(ModuleNames, DependOnWhatTheyAreBelow) {
+  ASSERT_NE(model::find_module_name("a.mlp.gate"), nullptr);
+  EXPECT_EQ(model::find_module_name("a.mlp.gate")->role, model::Role::router);
+  EXPECT_EQ(model::find_module_name("gate"), nullptr);
+  EXPECT_EQ(model::find_module_name("a.output"), nullptr);
+  EXPECT_EQ(model::find_module_name("output")->role, model::Role::lm_head);
+  EXPECT_EQ(model::find_module_name("a.attn.c_proj")->kind, model::LayerKind::o);
+  EXPECT_EQ(model::find_module_name("a.mlp.c_proj")->kind, model::LayerKind::down);
+  EXPECT_TRUE(model::find_module_name("c_proj")->is_conv1d);
+  EXPECT_EQ(model::find_module_name(""), nullptr);
+}
+
+TEST(ModuleNames, OfOneSetAreInTheOrderOfTheMatrix) {
+  EXPECT_EQ(model::components_of(FusedSet::qkv_proj), (Components{"q_proj", "k_proj", "v_proj"}));
+  EXPECT_EQ(model::components_of(FusedSet::w_qkv), (Components{"wq", "wk", "wv"}));
+  EXPECT_EQ(model::components_of(FusedSet::query_key_value), (Components{"query", "key", "value"}));
+  EXPECT_EQ(model::components_of(FusedSet::gate_up_proj), (Components{"gate_proj", "up_proj"}));
+  EXPECT_EQ(model::components_of(FusedSet::w1_w3), (Components{"w1", "w3"}));
+  EXPECT_TRUE(model::components_of(FusedSet::none).empty());
+  EXPECT_EQ(model::fused_siblings("a.0.k_proj"), (std::vector<std::string>{"a.0.q_proj", "a.0.v_proj"}));
+  EXPECT_EQ(model::fused_siblings("w3"), std::vector<std::string>{"w1"});
+  EXPECT_TRUE(model::fused_siblings("a.o_proj").empty());
+  EXPECT_TRUE(model::fused_siblings("a.stranger").empty());
+}
+
+}  // namespace
+}  // namespace kvant::tests
