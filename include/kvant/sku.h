@@ -25,6 +25,7 @@ enum class QuantizeKind : std::uint8_t {
   w8a8_linear,
   smoothquant_linear,
   quantized_linear,
+  f32_linear,
 };
 
 enum class BackendKind : std::uint8_t { cpu, cuda };
@@ -34,12 +35,13 @@ enum class BackendKind : std::uint8_t { cpu, cuda };
 enum class ArchSku : std::uint8_t { scalar, avx2, sm_80 };
 
 enum class LayoutKind : std::uint8_t { row_major };
-// dequantize_bias: integer sums times scales, plus a bias.
-enum class EpilogueKind : std::uint8_t { none, dequantize_bias };
+// dequantize_bias: integer sums times scales, plus a bias. bias: sums, plus a bias.
+enum class EpilogueKind : std::uint8_t { none, dequantize_bias, bias };
 
 enum class MathPrecision : std::uint8_t { f32, f64 };
-// exact_integer: sums of products that never saturate, wrap or round.
-enum class AccumulatorKind : std::uint8_t { none, exact_integer };
+// exact_integer: sums of products that never saturate, wrap or round. f32_chain: fused multiply-adds in f32, one after
+// the other in order of k.
+enum class AccumulatorKind : std::uint8_t { none, exact_integer, f32_chain };
 
 struct PrecisionGuarantee {
   MathPrecision math_precision = MathPrecision::f32;  // what the formula is evaluated in
@@ -54,7 +56,7 @@ struct PrecisionGuarantee {
 struct KernelSku {
   OpCategory category = OpCategory::quantization;
   QuantizeKind op = QuantizeKind::quantize;
-  ElementKind element = ElementKind::f32;      // what the kernel reads
+  ElementKind element = ElementKind::f32;      // what the kernel reads; of f32_linear, its weight
   ElementKind aux_element = ElementKind::f32;  // what it writes
   LayoutKind layout = LayoutKind::row_major;
   EpilogueKind epilogue = EpilogueKind::none;

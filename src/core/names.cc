@@ -68,6 +68,7 @@ std::string_view name(QuantizeKind op) {
     case QuantizeKind::w8a8_linear: return "w8a8_linear";
     case QuantizeKind::smoothquant_linear: return "smoothquant_linear";
     case QuantizeKind::quantized_linear: return "quantized_linear";
+    case QuantizeKind::f32_linear: return "f32_linear";
   }
   return "unknown";
 }

@@ -15,6 +15,7 @@
 #include "core/linear_kernel.h"
 #include "core/runs.h"
 #include "ops/device_operands.h"
+#include "ops/linear_layer.h"
 #include "ops/packed_weight_impl.h"
 #include "ops/preference.h"
 #include "ops/registry.h"
@@ -28,8 +29,14 @@ using base::divide_up;
 using base::invalid_problem;
 using base::unsupported;
 using detail::LinearOperands;
+using ops::is_given;
+using ops::LinearPartition;
+using ops::row_count;
+using ops::set_kind;
 
 constexpr std::int32_t kMaxZeroPoint = semantics::kMaxZeroPoint;
+// 2^19 products take 5 µs on one core with AVX2; waking another one costs 3.
+constexpr std::int64_t kMinProducts = 1 << 19;
 
 // One static scale, kept in the type that the arithmetic uses.
 struct StaticScale {
@@ -109,17 +116,7 @@ namespace {
 
 std::int64_t aligned(std::int64_t bytes) { return divide_up(bytes, Layout::kAlignment) * Layout::kAlignment; }
 
-// True where an argument was given; one of no elements has a shape at least.
-bool is_given(const AnyRef* view) { return view != nullptr && (view->data != nullptr || view->shape.rank() != 0); }
 bool has_bias(const LinearOperands& o) { return o.bias != nullptr && o.bias->data != nullptr; }
-
-// Fills in a kind that the typed plan knows, or refuses another one.
-Status set_kind(const char* who, const char* what, std::optional<ElementKind>& named, ElementKind type) {
-  if (named.value_or(type) != type)
-    return unsupported("{}: the descriptor names {} as {}, the plan's type is {}", who, name(*named), what, name(type));
-  named = type;
-  return {};
-}
 
 Status check_kinds(QuantizeKind op, ElementKind codes, const std::optional<ElementKind>& weight,
                    const std::optional<ElementKind>& output) {
@@ -171,13 +168,6 @@ Status check_zero_point(QuantizeKind op, const char* what, const AnyParameter& p
   const auto zero_point = ops::read_unaligned<std::int32_t>(p.data());
   if (zero_point >= range.min && zero_point <= range.max) return {};
   return invalid_problem("{}: {} {} must lie in [{}, {}]", name(op), what, zero_point, range.min, range.max);
-}
-
-// The rows of a tensor: the product of all sizes but the last.
-std::int64_t row_count(const Shape& shape) {
-  std::int64_t rows = 1;
-  for (int i = 0; i + 1 < shape.rank(); ++i) rows *= shape[i];
-  return rows;
 }
 
 // [M], the leading sizes of the activation, or those with a last size of 1.
@@ -247,38 +237,6 @@ struct Preparation {
                      p.row_sums);
   }
 };
-
-// How the second step is cut: all rows by some panels, or some rows too where panels are few.
-struct LinearPartition {
-  std::int64_t panels;
-  std::int64_t rows;
-  std::int64_t panels_per_part;
-  std::int64_t rows_per_part;
-
-  std::int64_t row_parts() const { return divide_up(rows, rows_per_part); }
-  std::int64_t parts() const { return divide_up(panels, panels_per_part) * row_parts(); }
-  detail::LinearPart part(std::int64_t index) const {
-    const std::int64_t panel = index / row_parts() * panels_per_part;
-    const std::int64_t row = index % row_parts() * rows_per_part;
-    return {panel, std::min(panel + panels_per_part, panels), row, std::min(row + rows_per_part, rows)};
-  }
-};
-
-LinearPartition partition(const detail::LinearFormat& format, std::int64_t rows, std::int64_t columns,
-                          std::int64_t depth, int threads) {
-  // 2^19 products take 5 µs on one core with AVX2; waking another one costs 3.
-  constexpr std::int64_t kLeastProducts = 1 << 19;
-  constexpr std::int64_t kPartsPerThread = 12;
-  const std::int64_t panels = divide_up(columns, format.panel_columns);
-  std::int64_t products = 0;
-  const bool endless = __builtin_mul_overflow(rows * columns, depth, &products);
-  const std::int64_t worth = endless ? threads * kPartsPerThread : products / kLeastProducts;
-  const std::int64_t wanted = threads == 1 ? 1 : std::clamp<std::int64_t>(worth, 1, threads * kPartsPerThread);
-  const std::int64_t panel_parts = std::min(wanted, panels);
-  const std::int64_t row_parts = std::clamp<std::int64_t>(wanted / panel_parts, 1, divide_up(rows, format.tile_rows));
-  return {panels, rows, divide_up(panels, panel_parts),
-          divide_up(divide_up(rows, row_parts), format.tile_rows) * format.tile_rows};
-}
 
 struct Multiplication {
   const detail::LinearKernel* kernel;
@@ -779,8 +737,10 @@ Status AnyLinearPlan::run(const Stream& stream, Workspace given, const LinearOpe
   }
   job.out = static_cast<std::byte*>(o.output->data);
   job.out_stride = ops::stride_bytes(*o.output);
+  const detail::LinearFormat& format = *plan.kernel->format;
+  const ops::LinearGrain grain{format.panel_columns, format.tile_rows, kMinProducts};
   const Multiplication multiplication{
-      plan.kernel, &job, partition(*plan.kernel->format, rows, plan.out_features, plan.in_features, stream.threads())};
+      plan.kernel, &job, ops::partition(grain, rows, plan.out_features, plan.in_features, stream.threads())};
   return stream.parallel_for(multiplication.partition.parts(), Task(&Multiplication::run_part, &multiplication));
 }
 

@@ -80,6 +80,15 @@ std::span<const detail::LinearKernel* const> linear_kernels() {
   return all;
 }
 
+std::span<const detail::F32LinearKernel* const> f32_linear_kernels() {
+  static const std::vector<const detail::F32LinearKernel*> all = collect<detail::F32LinearKernel>(
+#if defined(KVANT_HAS_AVX2)
+      cpu::f32_linear_kernels_avx2(),
+#endif
+      cpu::f32_linear_kernels_scalar());
+  return all;
+}
+
 const detail::ElementwiseKernel* find_elementwise_kernel(QuantizeKind op, ElementKind element, ElementKind aux_element,
                                                          const Target& target) {
   return first_that(elementwise_kernels(), [&](const detail::ElementwiseKernel* k) {
@@ -102,6 +111,12 @@ const detail::RangeKernel* find_range_kernel(ElementKind element, const Target& 
 const detail::LinearKernel* find_linear_kernel(ElementKind output, const Target& target) {
   return first_that(linear_kernels(), [&](const detail::LinearKernel* k) {
     return k->sku.aux_element == output && serves(k->sku, target);
+  });
+}
+
+const detail::F32LinearKernel* find_f32_linear_kernel(ElementKind weight, const Target& target) {
+  return first_that(f32_linear_kernels(), [&](const detail::F32LinearKernel* k) {
+    return k->sku.element == weight && serves(k->sku, target);
   });
 }
 

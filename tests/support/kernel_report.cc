@@ -32,6 +32,7 @@ int main(int argc, char** argv) {
   for (const auto* kernel : kvant::ops::range_kernels()) sort(kernel->sku);
   for (const auto* kernel : kvant::ops::dynamic_range_kernels()) sort(kernel->sku);
   for (const auto* kernel : kvant::ops::linear_kernels()) sort(kernel->sku);
+  for (const auto* kernel : kvant::ops::f32_linear_kernels()) sort(kernel->sku);
   for (const auto& kernel : kvant::cuda::elementwise_kernels()) sort(kernel.sku);
   for (const auto& kernel : kvant::cuda::range_kernels()) sort(kernel.sku);
   for (const auto& kernel : kvant::cuda::dynamic_range_kernels()) sort(kernel.sku);

@@ -40,6 +40,8 @@ struct ScalarLanes {
   static KVANT_INLINE F sub(F a, F b) { return a - b; }
   static KVANT_INLINE F mul(F a, F b) { return a * b; }
   static KVANT_INLINE F div(F a, F b) { return a / b; }
+  // The C library's where the compiler's target has no instruction; rounded once either way.
+  static KVANT_INLINE F fma(F a, F b, F c) { return std::fma(a, b, c); }
   static KVANT_INLINE F min(F a, F b) { return a < b ? a : b; }
   static KVANT_INLINE F max(F a, F b) { return a > b ? a : b; }
   static KVANT_INLINE I add_int(I a, I b) { return a + b; }
@@ -122,11 +124,16 @@ struct ScalarLanes {
     store_one(p + 3, q.d);
   }
   // One vector from memory and to it.
-  static KVANT_INLINE F get(const C* p) { return load_unaligned(p); }
+  template <class T>
+  static KVANT_INLINE F get(const T* p) {
+    return widen(load_unaligned(p));
+  }
   template <class T>
   static KVANT_INLINE void put(T* p, F x) {
     store_one(p, x);
   }
+  // As many vectors as a vector is wide, number j of vector i becomes number i of vector j.
+  static KVANT_INLINE void transpose(F (&)[1]) {}
   static KVANT_INLINE I get_int(const I* p) { return load_unaligned(p); }
   static KVANT_INLINE void put_int(I* p, I x) { store_unaligned(p, x); }
   template <class T>
