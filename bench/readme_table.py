@@ -77,10 +77,12 @@ def linear(rows):
         values = [by[threads] for threads in (1, 2) if threads in by]
         return " / ".join(f"{speed:.1f}" + (f" ({share:.2f})" if share else "") for speed, share in values)
 
-    columns = [("w8a8_linear", "bell"), ("quantized_linear", "bell"), ("w8a8_linear", "uniform")] + peers
-    titles = ["w8a8_linear", "quantized_linear", "w8a8_linear, uniform weights"] + peers
-    lines = ["", "Linear layers with packed s8 weights per output channel, f32 output, [M, K] by [N, K]. Each cell:",
-             "thousand million multiplications a second (GMAC/s) on 1 / 2 threads; for M = 1 in brackets the share of",
+    columns = [("w8a8_linear", "bell"), ("quantized_linear", "bell"), ("w8a8_linear", "uniform"), ("f32_linear", "f32"),
+               ("f32_linear", "bf16")] + peers
+    titles = ["w8a8_linear", "quantized_linear", "w8a8_linear, uniform weights", "f32_linear",
+              "f32_linear, bf16 weights"] + peers
+    lines = ["", "Linear layers with packed weights, s8 per output channel or, of f32_linear, f32 or bf16; f32 output,",
+             "[M, K] by [N, K]. Each cell: thousand million multiplications a second (GMAC/s) on 1 / 2 threads; for M = 1 in brackets the share of",
              "the limit, a loop that only reads the weight. Weights are bell-shaped (normal, largest magnitude 127)",
              "unless the column says uniform (-128 to 127). The peers were timed in turns with kvant in one process"
              + (", ort_dynamic before and after it:" if "ort_dynamic" in peers else ":"), "",
