@@ -33,14 +33,12 @@ struct F32Blocking {
   static constexpr std::int64_t kColumns = 3 * L::kWidth;
   static constexpr std::int64_t kDepth = 256;     // a slice of a panel: 24 KiB in f32 on AVX2
   static constexpr std::int64_t kRowBlock = 256;  // by kDepth of the input: 256 KiB, half of L2
-  // Panels that share a block of the input and of the output before the next block of K: 1/8 of the loads of the one,
-  // and as much of the other as fits L2.
-  static constexpr std::int64_t kPanels = 8;
 };
 
 // ---- A tile of sums ----
 
-// The part of the next slice that a tile asks for while it computes: so many cache lines with every four k.
+// The part of the next slice that a tile asks for while it computes: so many cache lines with every four k, into L2. In
+// L1 they would take the place of this slice: 8 rows by a weight out of memory made 26 GMAC/s so, and make 50.
 struct SliceFetch {
   const std::byte* next;
   std::int64_t lines;
@@ -107,7 +105,7 @@ void multiply_tile(const float* x, const W* weight, std::int64_t depth, const Ti
   const std::byte* next = fetch.next;
   std::int64_t k = 0;
   for (; k + 4 <= depth; k += 4) {
-    for (std::int64_t line = 0; line < fetch.lines; ++line, next += 64) __builtin_prefetch(next);
+    for (std::int64_t line = 0; line < fetch.lines; ++line, next += 64) __builtin_prefetch(next, 0, 2);
     step(k);
     step(k + 1);
     step(k + 2);
@@ -129,16 +127,11 @@ class F32LinearRunner {
   KVANT_INLINE F32LinearRunner(const F32LinearJob& job, const detail::LinearPart& part) : job_(job), part_(part) {}
 
   KVANT_INLINE void run() {
-    for (std::int64_t first = part_.first_panel; first < part_.end_panel; first += B::kPanels) {
-      const std::int64_t end = smaller(first + B::kPanels, part_.end_panel);
+    for (std::int64_t panel = part_.first_panel; panel < part_.end_panel; ++panel) {
       std::int64_t k = 0;
       do {  // once for K = 0 too: its outputs are biases
         const std::int64_t depth = smaller(B::kDepth, job_.depth - k);
-        for (std::int64_t p = first; p < end; ++p) {
-          const bool more_panels = p + 1 < end, more_depth = k + depth < job_.depth;
-          next_ = more_panels ? slice(p + 1, k) : more_depth ? slice(first, k + depth) : slice(end, 0);
-          run_slice(p, k, depth);
-        }
+        run_slice(panel, k, depth);
         k += depth;
       } while (k < job_.depth);
     }
@@ -146,15 +139,15 @@ class F32LinearRunner {
 
  private:
   using B = F32Blocking<L>;
-  // A slice of 16-bit weights is widened once for all tiles, unless there are so few that they widen it as they go.
-  static constexpr std::int64_t kWideningTiles = 2;
+  static constexpr std::int64_t kBytesPerK = B::kColumns * static_cast<std::int64_t>(sizeof(W));  // of a panel
+  // A slice of 16-bit weights is widened once for all tiles, unless there is but one, which widens it as it goes.
+  static constexpr std::int64_t kWideningRows = B::kRows;
 
   static KVANT_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
   // Of a packed weight, from k on; null: the weight is raw.
   KVANT_INLINE const W* slice(std::int64_t panel, std::int64_t k) const {
     if (job_.panels == nullptr) return nullptr;
-    constexpr std::int64_t kBytesPerK = B::kColumns * static_cast<std::int64_t>(sizeof(W));
     const std::int64_t panel_bytes = detail::f32_panel_bytes(job_.depth, kBytesPerK);
     return reinterpret_cast<const W*>(job_.panels + panel * panel_bytes + k * kBytesPerK);
   }
@@ -168,14 +161,15 @@ class F32LinearRunner {
     const W* packed = slice(panel, k);
     if (packed == nullptr) {
       widen_raw(k, depth);
-      return run_tiles(wide_, k, depth);
+      return run_tiles(wide_, k, depth, nullptr);
     }
+    const auto* after = reinterpret_cast<const std::byte*>(packed + depth * B::kColumns);
     if constexpr (!std::is_same_v<W, float>)
-      if (part_.end_row - part_.first_row > kWideningTiles * B::kRows) {
+      if (part_.end_row - part_.first_row > kWideningRows) {
         for (std::int64_t i = 0; i < depth * B::kColumns; i += L::kWidth) L::put(wide_ + i, L::get(packed + i));
-        return run_tiles(wide_, k, depth);
+        return run_tiles(wide_, k, depth, after);
       }
-    run_tiles(packed, k, depth);
+    run_tiles(packed, k, depth, after);
   }
 
   // Columns of a raw weight become a slice in f32; a vector of them at a time where all exist.
@@ -199,17 +193,16 @@ class F32LinearRunner {
     }
   }
 
+  // `after`: what follows the slice in a packed weight, to be fetched by all tiles together; it need not exist.
   template <class V>
-  KVANT_INLINE void run_tiles(const V* weight, std::int64_t k, std::int64_t depth) {
-    SliceFetch fetch{reinterpret_cast<const std::byte*>(next_), 0};
-    const std::int64_t steps = depth / 4;
-    std::int64_t lines = next_ == nullptr ? 0 : depth * B::kColumns * static_cast<std::int64_t>(sizeof(W)) / 64;
-    const std::int64_t tiles = base::divide_up(part_.end_row - part_.first_row, B::kRows);
+  KVANT_INLINE void run_tiles(const V* weight, std::int64_t k, std::int64_t depth, const std::byte* after) {
+    const std::int64_t steps = depth / 4, tiles = base::divide_up(part_.end_row - part_.first_row, B::kRows);
+    std::int64_t lines = after == nullptr ? 0 : depth * kBytesPerK / 64;
     const std::int64_t lines_per_step = steps == 0 ? 0 : base::divide_up(lines, steps * tiles);
     for (std::int64_t row = part_.first_row; row < part_.end_row; row += B::kRows) {
-      fetch.lines = lines > 0 ? lines_per_step : 0;
+      const SliceFetch fetch{after, lines > 0 ? lines_per_step : 0};
       run_tile(job_.tiles + k * job_.rows + row * depth, weight, row, k == 0, depth, fetch);
-      fetch.next += fetch.lines * steps * 64;
+      after += fetch.lines * steps * 64;
       lines -= fetch.lines * steps;
     }
   }
@@ -244,7 +237,6 @@ class F32LinearRunner {
 
   const F32LinearJob& job_;
   const detail::LinearPart& part_;
-  const W* next_ = nullptr;  // the slice after this one; it need not exist
   std::int64_t first_column_ = 0;
   std::int64_t columns_ = 0;  // of the panel that exist
   bool has_bias_ = false;
