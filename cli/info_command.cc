@@ -56,7 +56,8 @@ std::vector<Family> families(ArchSku arch) {
   return {{"element-wise", count(ops::elementwise_kernels(), arch)},
           {"range", count(ops::range_kernels(), arch)},
           {"dynamic range", count(ops::dynamic_range_kernels(), arch)},
-          {"linear", count(ops::linear_kernels(), arch)}};
+          {"linear", count(ops::linear_kernels(), arch)},
+          {"f32 linear", count(ops::f32_linear_kernels(), arch)}};
 }
 
 // Whether a plan for a GPU can be had, or CUDA's reason why not.
