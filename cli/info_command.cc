@@ -109,12 +109,10 @@ int run(const Options& options, const Request& /*request*/) {
                         force.empty() ? " (KVANT_FORCE_ISA can force another)"
                                       : fmt::format(" (KVANT_FORCE_ISA={})", io::printable(force)));
     text += "schemes          w8a8, w8a8-static, w4a16\n\n";
-    Table table({{"kernels"},
-                 {"here"},
-                 {"element-wise", Column::Align::right},
-                 {"range", Column::Align::right},
-                 {"dynamic range", Column::Align::right},
-                 {"linear", Column::Align::right}});
+    std::vector<Column> columns = {{"kernels"}, {"here"}};
+    for (const Family& family : families(ArchSku::scalar))
+      columns.push_back({std::string(family.name), Column::Align::right});
+    Table table(std::move(columns));
     for (const ArchSku arch : cpu::compiled_isas()) {
       std::vector<std::string> cells = {std::string(name(arch)), !cpu::can_run(arch)    ? "cannot run"
                                                                  : chosen == name(arch) ? "chosen"

@@ -300,9 +300,9 @@ TEST(F32LinearOverlap, NotInTheGaps) {
   Problem p;
   p.args.input.row_stride = 9;
   p.args.output.row_stride = 9;
-  p.args.output.data = p.at(Problem::kInput + 4 * 4);  // four of the input, five of the output
+  p.args.output.data = p.at(Problem::kInput + 16);  // after the four floats of the input
   EXPECT_TRUE(p.runs());
-  p.args.output.data = p.at(Problem::kInput + 3 * 4);
+  p.args.output.data = p.at(Problem::kInput + 12);
   EXPECT_TRUE(p.refuses(kInvalid, {"output overlaps input"}));
 }
 
