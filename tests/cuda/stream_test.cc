@@ -426,7 +426,7 @@ TEST(CudaStream, IsRefusedByWhatRunsOnTheCpuOnly) {
   EXPECT_TRUE(refused(PackedF32Weight::pack(gpu(), weights[0]).status(), kUnsupported, {"packed_f32_weight", "cuda"}));
   const auto plan = AnyF32LinearPlan::select(Stream::cpu(1), layer);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_TRUE(refused(plan->run(gpu(), {}, {}), kUnsupported, {"f32_linear", "cpu", "cuda"}));
+  EXPECT_TRUE(refused(plan->run(gpu(), {}, AnyF32LinearArgs()), kUnsupported, {"f32_linear", "cpu", "cuda"}));
 }
 
 TEST(CudaStream, PackedWeightsAreTheCpusOnly) {
