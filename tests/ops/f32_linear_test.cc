@@ -11,8 +11,7 @@
 #include <random>
 #include <span>
 #include <string>
-#include <string_view>
-#include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -22,11 +21,6 @@
 namespace kvant::tests {
 namespace {
 
-const std::vector<ArchSku>& isas() {
-  static const std::vector<ArchSku> all = runnable_isas();
-  return all;
-}
-
 // Every kind of weight, raw and packed, on every instruction set; the bias comes and goes.
 void expect_right(std::int64_t m, std::int64_t k, std::int64_t n, Data data = Data::normal) {
   static std::uint32_t seed = 0;
@@ -34,13 +28,13 @@ void expect_right(std::int64_t m, std::int64_t k, std::int64_t n, Data data = Da
     ++seed;
     const F32LinearCase c(m, k, n, weight, seed % 2 == 0, seed, data);
     const std::vector<std::byte> want = c.wanted();
-    for (const ArchSku isa : isas())
+    for (const ArchSku isa : runnable_isas())
       for (const bool packed : {false, true}) ASSERT_TRUE(is_right(c, want, isa, {.packed = packed}));
   }
 }
 
 TEST(F32Linear, EveryInstructionSetOfThisMachineIsTested) {
-  EXPECT_NE(std::find(isas().begin(), isas().end(), ArchSku::scalar), isas().end());
+  EXPECT_NE(std::find(runnable_isas().begin(), runnable_isas().end(), ArchSku::scalar), runnable_isas().end());
 }
 
 // ---- Worked out by hand, which the reference must get right too ----
@@ -69,7 +63,7 @@ TEST(F32Linear, WorkedOutByHand) {
       {"a product beyond f32 that the sum brings back", {-3e38f, 3e38f}, {1, 1.5f}, {}, 1.5e38f},
   };
   for (const Worked& worked : cases)
-    for (const ArchSku isa : isas())
+    for (const ArchSku isa : runnable_isas())
       for (const bool packed : {false, true}) {
         const auto k = static_cast<std::int64_t>(worked.x.size());
         F32LinearCase c(1, k, 1, ElementKind::f32, !worked.bias.empty(), 1);
@@ -130,7 +124,7 @@ TEST(F32Linear, OrdinaryAndSpecialNumbers) {
 TEST(F32Linear, SpecialNumbersStayInTheirRowOrColumn) {
   constexpr std::int64_t kM = 11, kK = 270, kN = 61;
   for (const float special : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
-    for (const ArchSku isa : isas())
+    for (const ArchSku isa : runnable_isas())
       for (const bool packed : {false, true})
         for (const bool in_weight : {false, true}) {
           F32LinearCase c(kM, kK, kN, ElementKind::f32, true, 5);
@@ -166,7 +160,7 @@ TEST(F32Linear, WidensEveryWeight) {
         const float y = F32LinearCase::float_at(want, i);
         ASSERT_TRUE(y == exact || (std::isnan(y) && std::isnan(exact)));
       }
-      for (const ArchSku isa : isas())
+      for (const ArchSku isa : runnable_isas())
         for (const bool packed : {false, true}) ASSERT_TRUE(is_right(c, want, isa, {.packed = packed}));
     }
 }
@@ -181,7 +175,7 @@ TEST(F32Linear, ThreadsAndSpareRowsDoNotMatter) {
     for (const ElementKind weight : kF32WeightKinds) {
       const F32LinearCase c(sizes.m, sizes.k, sizes.n, weight, true, 8);
       const std::vector<std::byte> want = c.wanted();
-      for (const ArchSku isa : isas())
+      for (const ArchSku isa : runnable_isas())
         for (const bool packed : {false, true})
           for (const int threads : {1, 2, 3, 8})
             ASSERT_TRUE(is_right(c, want, isa, {.packed = packed, .spare_rows = threads * 100}, Stream::cpu(threads)));
@@ -192,7 +186,7 @@ TEST(F32Linear, ThreadsAndSpareRowsDoNotMatter) {
 TEST(F32Linear, TheRestOfTheBatchDoesNotMatter) {
   constexpr std::int64_t kM = 270, kK = 300, kN = 75;
   for (const ElementKind weight : kF32WeightKinds)
-    for (const ArchSku isa : isas()) {
+    for (const ArchSku isa : runnable_isas()) {
       const F32LinearCase c(kM, kK, kN, weight, true, 4);
       const PreparedF32Linear batch(c, {.isa = isa}, {.packed = true}, Stream::cpu(2));
       ASSERT_TRUE(batch.status().ok()) << batch.status().message();
@@ -220,7 +214,7 @@ TEST(F32Linear, KeepsToItsRows) {
     for (const auto& [m, k, n] : {std::tuple{1, 1, 1}, {3, 5, 7}, {9, 261, 50}, {4, 256, 48}, {5, 33, 193}}) {
       const F32LinearCase c(m, k, n, weight, true, 6);
       const std::vector<std::byte> want = c.wanted();
-      for (const ArchSku isa : isas())
+      for (const ArchSku isa : runnable_isas())
         for (const bool packed : {false, true}) {
           ASSERT_TRUE(is_right(c, want, isa, {.packed = packed, .at_page_end = true}));
           for (const std::int64_t gap : {1, 3, 100})
@@ -242,7 +236,7 @@ TEST(F32Linear, KeepsToItsRows) {
 TEST(F32Linear, InputsOfEveryRank) {
   const F32LinearCase c(12, 20, 30, ElementKind::f32, true, 2);
   const F32LinearCase one(1, 20, 30, ElementKind::f32, true, 2);
-  for (const ArchSku isa : isas()) {
+  for (const ArchSku isa : runnable_isas()) {
     for (const std::vector<std::int64_t>& leading :
          std::vector<std::vector<std::int64_t>>{{12}, {3, 4}, {2, 3, 2}, {1, 1, 2, 1, 3, 1, 2}})
       ASSERT_TRUE(is_right(c, c.wanted(), isa, {.leading = leading, .activation_gap = 2, .output_gap = 1}));
@@ -252,7 +246,7 @@ TEST(F32Linear, InputsOfEveryRank) {
 
 TEST(F32Linear, OnePlanServesAnyNumberOfRowsAndMayBeRepeated) {
   const Stream streams[] = {Stream::cpu(1), Stream::cpu(3)};
-  for (const ArchSku isa : isas()) {
+  for (const ArchSku isa : runnable_isas()) {
     const auto plan =
         F32LinearPlan<>::select(streams[0], {.max_rows = 300, .in_features = 260, .out_features = 50}, {.isa = isa});
     ASSERT_TRUE(plan.ok()) << plan.status().message();
@@ -275,7 +269,7 @@ TEST(F32Linear, OnePlanServesAnyNumberOfRowsAndMayBeRepeated) {
 
 // A bias of -0 is added to the 0 of an empty chain.
 TEST(F32Linear, WithoutInFeaturesTheBiasIsWritten) {
-  for (const ArchSku isa : isas())
+  for (const ArchSku isa : runnable_isas())
     for (const bool packed : {false, true})
       for (const bool bias : {false, true}) {
         F32LinearCase c(5, 0, 27, ElementKind::bf16, bias, 3);
@@ -297,7 +291,7 @@ TEST(F32Linear, InputsMayBeOneAnother) {
   c.bias.assign(c.x.begin(), c.x.begin() + 29 * 4);
   const std::vector<std::byte> want = c.wanted();
   const auto* x = reinterpret_cast<const float*>(c.x.data());
-  for (const ArchSku isa : isas()) {
+  for (const ArchSku isa : runnable_isas()) {
     const auto plan =
         F32LinearPlan<>::select(Stream::cpu(1), {.max_rows = 29, .in_features = 29, .out_features = 29}, {.isa = isa});
     ASSERT_TRUE(plan.ok()) << plan.status().message();
@@ -348,7 +342,7 @@ TEST(F32Linear, SaysWhatItPromises) {
   const std::pair<ElementKind, std::string> names[] = {{ElementKind::f32, "f32_linear_f32__"},
                                                        {ElementKind::f16, "f32_linear_f16_f32__"},
                                                        {ElementKind::bf16, "f32_linear_bf16_f32__"}};
-  for (const ArchSku isa : isas())
+  for (const ArchSku isa : runnable_isas())
     for (const auto& [weight, begin] : names) {
       const auto plan = AnyF32LinearPlan::select(
           Stream::cpu(1), {.max_rows = 2, .in_features = 3, .out_features = 4, .weight = weight}, {.isa = isa});
@@ -373,134 +367,6 @@ TEST(F32Linear, TheWorkspaceDoesNotGrowWithoutEnd) {
   EXPECT_EQ(bytes(0), 0u);
   EXPECT_EQ(bytes(3), 3u * 100 * 4 + 64);
   EXPECT_EQ(bytes(1 << 20), bytes(1 << 10));
-}
-
-// ---- PackedF32Weight ----
-
-TEST(PackedF32Weight, SaysWhatItHoldsAndHowMuch) {
-  const Stream stream = Stream::cpu(1);
-  for (const ArchSku isa : isas())
-    for (const ElementKind weight : kF32WeightKinds)
-      for (const auto& [n, k] : {std::pair{0, 0}, {0, 5}, {5, 0}, {1, 1}, {24, 64}, {25, 63}, {100, 300}}) {
-        const F32LinearCase c(1, k, n, weight, false, 1);
-        const auto packed = PackedF32Weight::pack(stream, {c.w.data(), weight, {n, k}, 0}, {.isa = isa});
-        ASSERT_TRUE(packed.ok()) << packed.status().message();
-        EXPECT_EQ(packed->out_features(), n);
-        EXPECT_EQ(packed->in_features(), k);
-        EXPECT_EQ(packed->element(), weight);
-        EXPECT_EQ(packed->isa(), isa);
-        const auto size = PackedF32Weight::packed_size(stream, weight, n, k, {.isa = isa});
-        ASSERT_TRUE(size.ok()) << size.status().message();
-        EXPECT_EQ(packed->bytes().size(), *size);
-      }
-  // 16-bit weights stay 16 bits.
-  const auto wide = PackedF32Weight::packed_size(stream, ElementKind::f32, 480, 512);
-  const auto narrow = PackedF32Weight::packed_size(stream, ElementKind::bf16, 480, 512);
-  ASSERT_TRUE(wide.ok() && narrow.ok());
-  EXPECT_EQ(*wide, 64u + 480 * 512 * 4);
-  EXPECT_EQ(*narrow, 64u + 480 * 512 * 2);
-}
-
-TEST(PackedF32Weight, EqualWeightsGiveEqualBytes) {
-  for (const ArchSku isa : isas())
-    for (const ElementKind weight : kF32WeightKinds) {
-      const F32LinearCase c(1, 301, 77, weight, false, 1);
-      const auto one = PackedF32Weight::pack(Stream::cpu(1), {c.w.data(), weight, {77, 301}, 0}, {.isa = isa});
-      const auto three = PackedF32Weight::pack(Stream::cpu(3), {c.w.data(), weight, {77, 301}, 0}, {.isa = isa});
-      ASSERT_TRUE(one.ok() && three.ok());
-      EXPECT_TRUE(std::ranges::equal(one->bytes(), three->bytes()));
-    }
-}
-
-std::vector<std::byte> output_with(const F32LinearCase& c, const PackedF32Weight& packed, ArchSku isa) {
-  const PreparedF32Linear linear(c, {.isa = isa}, {});
-  AnyF32LinearArgs args = linear.args();
-  args.weight = {};
-  args.packed_weight = &packed;
-  std::vector<std::byte> scratch(linear.plan().workspace_size());
-  const Status done = linear.plan().run(Stream::cpu(1), {scratch.data(), scratch.size()}, args);
-  EXPECT_TRUE(done.ok()) << done.message();
-  return linear.output();
-}
-
-TEST(PackedF32Weight, ComesBackFromItsBytes) {
-  for (const ArchSku isa : isas())
-    for (const ElementKind weight : kF32WeightKinds)
-      for (const auto& [n, k] : {std::pair{1, 1}, {50, 61}, {3, 0}, {0, 3}}) {
-        const F32LinearCase c(3, k, n, weight, true, 1);
-        const auto packed = PackedF32Weight::pack(Stream::cpu(1), {c.w.data(), weight, {n, k}, 0}, {.isa = isa});
-        ASSERT_TRUE(packed.ok()) << packed.status().message();
-        std::vector<std::byte> kept(packed->bytes().size() + 1);
-        std::copy(packed->bytes().begin(), packed->bytes().end(), kept.begin() + 1);  // at an odd address
-        const auto back = PackedF32Weight::from_bytes(Stream::cpu(1), std::span(kept).subspan(1));
-        ASSERT_TRUE(back.ok()) << back.status().message();
-        EXPECT_TRUE(std::ranges::equal(back->bytes(), packed->bytes()));
-        EXPECT_EQ(back->element(), weight);
-        EXPECT_EQ(back->isa(), isa);
-        EXPECT_TRUE(c.equal(output_with(c, *back, isa), c.wanted()));
-      }
-}
-
-TEST(PackedF32Weight, RefusesDamagedBytes) {
-  const auto refused = [](std::span<const std::byte> bytes) {
-    const Status status = PackedF32Weight::from_bytes(Stream::cpu(1), bytes).status();
-    const bool coded = status.code() == StatusCode::InvalidProblem || status.code() == StatusCode::Unsupported;
-    return !status.ok() && coded && status.message().find("packed_f32_weight") != std::string_view::npos;
-  };
-  for (const ArchSku isa : isas())
-    for (const ElementKind weight : kF32WeightKinds) {
-      const F32LinearCase c(1, 67, 19, weight, false, 1);
-      const auto packed = PackedF32Weight::pack(Stream::cpu(1), {c.w.data(), weight, {19, 67}, 0}, {.isa = isa});
-      ASSERT_TRUE(packed.ok()) << packed.status().message();
-      const std::vector<std::byte> good(packed->bytes().begin(), packed->bytes().end());
-      ASSERT_FALSE(refused(good));
-      for (const std::size_t size : {std::size_t{0}, std::size_t{63}, std::size_t{64}, good.size() - 1})
-        EXPECT_TRUE(refused(std::span(good).first(size))) << size << " of " << good.size();
-      std::vector<std::byte> bad = good;
-      bad.push_back(std::byte{0});
-      EXPECT_TRUE(refused(bad));
-      bad.pop_back();
-      for (std::size_t at = 0; at < good.size(); ++at)
-        for (unsigned bit = 0; bit < 8; ++bit) {
-          if (at >= 128 && (at * 8 + bit) % 29 != 0) continue;
-          bad[at] ^= std::byte{1} << bit;
-          EXPECT_TRUE(refused(bad)) << "bit " << bit << " of byte " << at << " of " << good.size();
-          bad[at] = good[at];
-        }
-      EXPECT_TRUE(refused(std::vector<std::byte>(good.size(), std::byte{0})));
-    }
-  // A weight of the other kind of layers.
-  const std::int8_t codes[6] = {1, 2, 3, 4, 5, 6};
-  const auto other = PackedWeight::pack(Stream::cpu(1), TensorRef<std::int8_t>(codes, {2, 3}));
-  ASSERT_TRUE(other.ok());
-  EXPECT_TRUE(refused(other->bytes()));
-}
-
-TEST(PackedF32Weight, ServesManyThreadsAtOnce) {
-  const F32LinearCase c(9, 130, 60, ElementKind::f16, true, 7);
-  const std::vector<std::byte> want = c.wanted();
-  const auto packed = PackedF32Weight::pack(Stream::cpu(1), {c.w.data(), c.weight, {60, 130}, 0});
-  ASSERT_TRUE(packed.ok());
-  const auto plan = AnyF32LinearPlan::select(
-      Stream::cpu(1), {.max_rows = 9, .in_features = 130, .out_features = 60, .weight = c.weight});
-  ASSERT_TRUE(plan.ok());
-  std::vector<int> wrong(4);
-  std::vector<std::thread> threads;
-  for (int& mistakes : wrong)
-    threads.emplace_back([&] {
-      std::vector<std::byte> scratch(plan->workspace_size()), y(want.size());
-      for (int i = 0; i < 50; ++i) {
-        std::fill(y.begin(), y.end(), std::byte{0xFF});
-        const Status done = plan->run(Stream::cpu(2), {scratch.data(), scratch.size()},
-                                      {.input = {c.x.data(), ElementKind::f32, {9, 130}, 0},
-                                       .packed_weight = &*packed,
-                                       .bias = {c.bias.data(), ElementKind::f32, {60}, 0},
-                                       .output = {y.data(), ElementKind::f32, {9, 60}, 0}});
-        mistakes += done.ok() && c.equal(y, want) ? 0 : 1;
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(wrong, std::vector<int>(4));
 }
 
 }  // namespace

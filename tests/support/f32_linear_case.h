@@ -27,10 +27,14 @@ namespace kvant::tests {
 
 inline constexpr ElementKind kF32WeightKinds[] = {ElementKind::f32, ElementKind::f16, ElementKind::bf16};
 
-inline std::vector<ArchSku> runnable_isas() {
-  std::vector<ArchSku> isas;
-  for (const ArchSku isa : cpu::compiled_isas())
-    if (cpu::can_run(isa)) isas.push_back(isa);
+// The instruction sets of this build that this machine has.
+inline const std::vector<ArchSku>& runnable_isas() {
+  static const std::vector<ArchSku> isas = [] {
+    std::vector<ArchSku> some;
+    for (const ArchSku isa : cpu::compiled_isas())
+      if (cpu::can_run(isa)) some.push_back(isa);
+    return some;
+  }();
   return isas;
 }
 
