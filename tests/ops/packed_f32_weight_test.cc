@@ -125,6 +125,7 @@ TEST(PackedF32Weight, ServesManyThreadsAtOnce) {
   ASSERT_TRUE(plan.ok());
   std::vector<int> wrong(4);
   std::vector<std::thread> threads;
+  threads.reserve(wrong.size());
   for (int& mistakes : wrong)
     threads.emplace_back([&] {
       std::vector<std::byte> scratch(plan->workspace_size()), y(want.size());
