@@ -82,6 +82,11 @@ class Layer {
   // Packed on first use, so that a refusal is reported by the case that meets it.
   const Result<PackedWeight>& packed_bell() { return packed(packed_bell_, bell); }
   const Result<PackedWeight>& packed_uniform() { return packed(packed_uniform_, uniform); }
+  // The bell-shaped weight dequantized, in floating point.
+  const Result<PackedF32Weight>& packed_f32() {
+    return packed_floats<float>(packed_f32_, [](float w) { return w; });
+  }
+  const Result<PackedF32Weight>& packed_bf16() { return packed_floats<BFloat16>(packed_bf16_, to_bfloat16); }
 
   // Whether a peer's sums of M rows are right where codes have their full range: "exact", "wrong", or "f32" for one
   // that does not multiply codes.
@@ -107,6 +112,17 @@ class Layer {
   const Result<PackedWeight>& packed(std::optional<Result<PackedWeight>>& kept, const std::int8_t* weight) const {
     if (!kept)
       kept.emplace(PackedWeight::pack(Stream::cpu(), TensorRef<std::int8_t>(weight, {out_features, in_features})));
+    return *kept;
+  }
+
+  template <class W, class Convert>
+  const Result<PackedF32Weight>& packed_floats(std::optional<Result<PackedF32Weight>>& kept,
+                                               const Convert& convert) const {
+    if (kept) return *kept;
+    std::vector<W> weight(static_cast<std::size_t>(out_features * in_features));
+    for (std::size_t i = 0; i < weight.size(); ++i)
+      weight[i] = convert(weight_scale[i / static_cast<std::size_t>(in_features)] * static_cast<float>(bell[i]));
+    kept.emplace(PackedF32Weight::pack(Stream::cpu(), TensorRef<W>(weight.data(), {out_features, in_features})));
     return *kept;
   }
 
@@ -143,10 +159,12 @@ class Layer {
   Buffer buffers_[6];
   std::optional<Result<PackedWeight>> packed_bell_;
   std::optional<Result<PackedWeight>> packed_uniform_;
+  std::optional<Result<PackedF32Weight>> packed_f32_;
+  std::optional<Result<PackedF32Weight>> packed_bf16_;
   std::map<std::pair<std::string, std::int64_t>, std::string> sums_;  // by peer and M
 };
 
-// One at a time: the largest takes some 600 MB.
+// One at a time: the largest takes some 900 MB.
 Layer& layer_of(std::int64_t k, std::int64_t n) {
   static std::unique_ptr<Layer> layer;
   if (!layer || layer->in_features != k || layer->out_features != n) {
@@ -182,6 +200,7 @@ void compete(const std::vector<Contestant*>& contestants) {
 struct Entry {
   Row row;
   Contestant contestant;
+  int weight_bytes;  // of an element
 };
 
 void run_case(benchmark::State& state, const Case& c) {
@@ -192,19 +211,26 @@ void run_case(benchmark::State& state, const Case& c) {
   const auto refuse = [&](const Status& status) { state.SkipWithError(std::string(status.message()).c_str()); };
   if (!layer.packed_bell().ok()) return refuse(layer.packed_bell().status());
   if (!layer.packed_uniform().ok()) return refuse(layer.packed_uniform().status());
+  if (!layer.packed_f32().ok()) return refuse(layer.packed_f32().status());
+  if (!layer.packed_bf16().ok()) return refuse(layer.packed_bf16().status());
 
   const auto w8a8 = W8A8LinearPlan<float>::select(stream, {.max_rows = m, .in_features = k, .out_features = n});
   if (!w8a8.ok()) return refuse(w8a8.status());
   const auto quantized =
       QuantizedLinearPlan<float>::select(stream, {.max_rows = m, .in_features = k, .out_features = n});
   if (!quantized.ok()) return refuse(quantized.status());
-  std::vector<std::byte> scratch(std::max(w8a8->workspace_size(), quantized->workspace_size()));
+  const auto f32 = F32LinearPlan<float>::select(stream, {.max_rows = m, .in_features = k, .out_features = n});
+  if (!f32.ok()) return refuse(f32.status());
+  const auto bf16 = F32LinearPlan<BFloat16>::select(stream, {.max_rows = m, .in_features = k, .out_features = n});
+  if (!bf16.ok()) return refuse(bf16.status());
+  std::vector<std::byte> scratch(
+      std::max({w8a8->workspace_size(), quantized->workspace_size(), f32->workspace_size()}));
   const Workspace workspace{scratch.data(), scratch.size()};
 
   std::vector<Entry> entries;
   Status failed;
-  const auto enter = [&](const char* op, const char* mode, const char* in, double input_bytes, const auto& plan,
-                         const auto& args) {
+  const auto enter = [&](const char* op, const char* mode, const char* in, int input_bytes, int weight_bytes,
+                         const auto& plan, const auto& args) {
     Row row;
     row.op = op;
     row.mode = mode;
@@ -217,40 +243,54 @@ void run_case(benchmark::State& state, const Case& c) {
     row.shape = {m, k, n};
     row.threads = c.threads;
     row.macs = static_cast<double>(m) * static_cast<double>(k) * static_cast<double>(n);
-    row.bytes =
-        input_bytes * static_cast<double>(m * k) + static_cast<double>(n * k) + 4.0 * static_cast<double>(m * n);
-    entries.push_back({std::move(row), {[&, args] {
+    row.bytes = static_cast<double>(input_bytes * m * k + weight_bytes * n * k + 4 * m * n);
+    entries.push_back({std::move(row),
+                       {[&, args] {
                          if (const Status status = plan.run(stream, workspace, args); !status.ok()) failed = status;
-                       }}});
+                       }},
+                       weight_bytes});
   };
   W8A8LinearPlan<float>::Args args{.activation = TensorRef<std::int8_t>(layer.activation, input_shape),
                                    .act_scale = TensorRef<float>(layer.activation_scale.data(), {m}),
                                    .packed_weight = &*layer.packed_bell(),
                                    .weight_scale = TensorRef<float>(layer.weight_scale.data(), {n}),
                                    .output = {layer.output, output_shape}};
-  enter("w8a8_linear", "bell", "s8", 1, *w8a8, args);
+  enter("w8a8_linear", "bell", "s8", 1, 1, *w8a8, args);
   args.packed_weight = &*layer.packed_uniform();
-  enter("w8a8_linear", "uniform", "s8", 1, *w8a8, args);
+  enter("w8a8_linear", "uniform", "s8", 1, 1, *w8a8, args);
   if (k == 4096 && n == 4096) {
     args.packed_weight = nullptr;
     args.weight = {layer.bell, weight_shape};
-    enter("w8a8_linear", "raw", "s8", 1, *w8a8, args);
+    enter("w8a8_linear", "raw", "s8", 1, 1, *w8a8, args);
   }
-  enter("quantized_linear", "bell", "f32", 4, *quantized,
+  enter("quantized_linear", "bell", "f32", 4, 1, *quantized,
         QuantizedLinearPlan<float>::Args{.input = {layer.input, input_shape},
                                          .packed_weight = &*layer.packed_bell(),
                                          .weight_scale = TensorRef<float>(layer.weight_scale.data(), {n}),
                                          .output = {layer.output, output_shape}});
+  enter("f32_linear", "f32", "f32", 4, 4, *f32,
+        F32LinearArgs<float>{.input = {layer.input, input_shape},
+                             .packed_weight = &*layer.packed_f32(),
+                             .output = {layer.output, output_shape}});
+  enter("f32_linear", "bf16", "f32", 4, 2, *bf16,
+        F32LinearArgs<BFloat16>{.input = {layer.input, input_shape},
+                                .packed_weight = &*layer.packed_bf16(),
+                                .output = {layer.output, output_shape}});
 
-  std::vector<Contestant> peers, limit;
+  std::vector<Contestant> peers;
+  std::map<int, Contestant> limits;  // by the bytes of a weight's element
   for (const auto& peer : layer.peers) {
     peer->set_threads(c.threads);  // first: primitives are made for as many threads as there are
     peer->prepare(m, layer.activation, layer.output);
     peers.push_back({[&peer] { peer->run(); }});
   }
   // One row reads every weight for one multiplication each, which takes longer than the multiplication.
-  const Traffic reading{layer.bell, nullptr, nullptr, n * k, 2, 0};
-  if (m == 1) limit.push_back({[&] { move(stream, reading, Stores::plain); }});
+  const Traffic readings[] = {{layer.bell, nullptr, nullptr, n * k, 2, 0},
+                              {layer.packed_bf16()->bytes().data(), nullptr, nullptr, n * k, 4, 0},
+                              {layer.packed_f32()->bytes().data(), nullptr, nullptr, n * k, 8, 0}};
+  if (m == 1)
+    for (const Traffic& reading : readings)
+      limits[reading.read_half_bytes / 2] = {[&] { move(stream, reading, Stores::plain); }};
 
   // A peer comes after each of ours.
   std::vector<Contestant*> order;
@@ -258,7 +298,7 @@ void run_case(benchmark::State& state, const Case& c) {
     if (i < entries.size()) order.push_back(&entries[i].contestant);
     if (i < peers.size()) order.push_back(&peers[i]);
   }
-  for (Contestant& one : limit) order.push_back(&one);
+  for (auto& [bytes, limit] : limits) order.push_back(&limit);
 
   for ([[maybe_unused]] auto _ : state) {
     compete(order);
@@ -267,7 +307,8 @@ void run_case(benchmark::State& state, const Case& c) {
   if (!failed.ok()) return refuse(failed);
   for (Entry& entry : entries) {
     entry.row.seconds = entry.contestant.best;
-    entry.row.limit_seconds = limit.empty() ? 0 : limit.front().best;
+    if (const auto limit = limits.find(entry.weight_bytes); limit != limits.end())
+      entry.row.limit_seconds = limit->second.best;
     for (std::size_t i = 0; i < peers.size(); ++i) {
       const Peer& peer = *layer.peers[i];
       entry.row.peers.push_back({peer.name(), peers[i].best, layer.sums(peer, m)});

@@ -16,9 +16,10 @@ struct PeerTime {
 
 struct Row {
   std::string op;
-  std::string mode;         // of dynamic range: "symmetric", "asymmetric"; of linear: "bell", "uniform", "raw" weights
-  std::string granularity;  // "tensor", "channel", "token", "group"
-  int axis = 0;             // of channels and groups
+  std::string mode;  // of dynamic range: "symmetric", "asymmetric"; of linear: "bell", "uniform", "raw" weights, or
+                     // their element
+  std::string granularity;      // "tensor", "channel", "token", "group"
+  int axis = 0;                 // of channels and groups
   std::int64_t group_size = 0;  // of groups
   std::string direction;        // "forward", "backward"
   std::string in;

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cli/commands.h"
@@ -95,13 +96,16 @@ int run(const Options& options, const Request& request) {
         fmt::format("{:.1f} GB/s", 3 * kElements / time->seconds / 1e9));
     if (&stream == &streams.front()) kernels.push_back(time->kernel);
   }
+  const std::pair<const char*, decltype(&time_f32_linear)> linears[] = {
+      {"f32 linear", &time_f32_linear}, {"W8A8 linear, f32 in and out", &time_w8a8_linear}};
   for (const LinearShape& shape : {LinearShape{128, 4096, 4096}, LinearShape{1, 4096, 4096}})
-    for (const Stream& stream : streams) {
-      const auto time = time_w8a8_linear(stream, shape, kBudget);
-      if (!time.ok()) return fail(time.status());
-      add("W8A8 linear, f32 in and out", fmt::format("{} x {} x {}", shape.rows, shape.in, shape.out), stream, *time,
-          fmt::format("{:.1f} GMAC/s", shape.macs() / *time / 1e9));
-    }
+    for (const auto& [what, time_linear] : linears)
+      for (const Stream& stream : streams) {
+        const auto time = time_linear(stream, shape, kBudget);
+        if (!time.ok()) return fail(time.status());
+        add(what, fmt::format("{} x {} x {}", shape.rows, shape.in, shape.out), stream, *time,
+            fmt::format("{:.1f} GMAC/s", shape.macs() / *time / 1e9));
+      }
   print(table.text(Terminal::of(1)));
   if (request.quiet) return kDone;
   print(

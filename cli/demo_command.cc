@@ -192,7 +192,7 @@ Result<std::string> speed_table(const Stream& all) {
     const auto w8a8 = time_w8a8_linear(stream, kShape, kBudget);
     if (!w8a8.ok()) return w8a8.status();
     for (const auto& [label, seconds] :
-         {std::pair{"f32, a blocked loop", *f32}, std::pair{"W8A8, activations quantized inside", *w8a8}})
+         {std::pair{"f32", *f32}, std::pair{"W8A8, activations quantized inside", *w8a8}})
       table.add({label, fmt::format("{}", stream.threads()), fmt::format("{:.2f} ms", seconds * 1e3),
                  fmt::format("{:.1f} GMAC/s", kShape.macs() / seconds / 1e9),
                  seconds == *f32 ? "" : fmt::format("{:.1f} times as fast", *f32 / seconds)});

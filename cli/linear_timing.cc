@@ -4,8 +4,9 @@
 #include <limits>
 #include <vector>
 
-#include "cli/f32_product.h"
+#include "kvant/f32_linear.h"
 #include "kvant/linear.h"
+#include "kvant/packed_f32_weight.h"
 #include "kvant/packed_weight.h"
 
 namespace kvant::cli {
@@ -65,10 +66,20 @@ Result<double> time_w8a8_linear(const Stream& stream, const LinearShape& shape, 
 
 Result<double> time_f32_linear(const Stream& stream, const LinearShape& shape, double budget) {
   const std::vector<float> x = some_floats(product(shape.rows, shape.in));
-  const std::vector<float> w = some_floats(product(shape.out, shape.in));
   std::vector<float> y(product(shape.rows, shape.out));
-  return best_seconds(
-      budget, [&] { return f32_product(stream, x.data(), w.data(), y.data(), shape.rows, shape.out, shape.in); });
+  const std::vector<float> w = some_floats(product(shape.out, shape.in));
+  const auto packed = PackedF32Weight::pack(stream, TensorRef<float>(w.data(), {shape.out, shape.in}));
+  if (!packed.ok()) return packed.status();
+  const auto plan =
+      F32LinearPlan<>::select(stream, {.max_rows = shape.rows, .in_features = shape.in, .out_features = shape.out});
+  if (!plan.ok()) return plan.status();
+  std::vector<std::byte> scratch(plan->workspace_size());
+  return best_seconds(budget, [&] {
+    return plan->run(stream, {scratch.data(), scratch.size()},
+                     {.input = {x.data(), {shape.rows, shape.in}},
+                      .packed_weight = &*packed,
+                      .output = {y.data(), {shape.rows, shape.out}}});
+  });
 }
 
 }  // namespace kvant::cli

@@ -20,7 +20,7 @@ struct LinearShape {
 
 // The W8A8 linear with a packed weight: f32 activations in, quantized per token inside, f32 out.
 Result<double> time_w8a8_linear(const Stream& stream, const LinearShape& shape, double budget);
-// f32_product() of the same shape.
+// The same layer in f32, with a packed weight too.
 Result<double> time_f32_linear(const Stream& stream, const LinearShape& shape, double budget);
 
 }  // namespace kvant::cli

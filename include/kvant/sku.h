@@ -30,6 +30,7 @@ enum class QuantizeKind : std::uint8_t {
   smoothquant_linear,
   quantized_linear,
   error_sums,
+  f32_linear,
 };
 
 // ---- Element-wise operators ----
@@ -116,12 +117,13 @@ constexpr const ArchInfo& info(ArchSku arch) { return kArchs[static_cast<std::si
 constexpr std::string_view name(ArchSku arch) { return info(arch).name; }
 
 enum class LayoutKind : std::uint8_t { row_major };
-// dequantize_bias: integer sums times scales, plus a bias.
-enum class EpilogueKind : std::uint8_t { none, dequantize_bias };
+// dequantize_bias: integer sums times scales, plus a bias. bias: sums, plus a bias.
+enum class EpilogueKind : std::uint8_t { none, dequantize_bias, bias };
 
 enum class MathPrecision : std::uint8_t { f32, f64 };
-// exact_integer: sums of products that never saturate, wrap or round.
-enum class AccumulatorKind : std::uint8_t { none, exact_integer };
+// exact_integer: sums of products that never saturate, wrap or round. f32_chain: fused multiply-adds in f32, one after
+// the other in order of k.
+enum class AccumulatorKind : std::uint8_t { none, exact_integer, f32_chain };
 
 struct PrecisionGuarantee {
   MathPrecision math_precision = MathPrecision::f32;  // what the formula is evaluated in
@@ -136,7 +138,7 @@ struct PrecisionGuarantee {
 struct KernelSku {
   OpCategory category = OpCategory::quantization;
   QuantizeKind op = QuantizeKind::quantize;
-  ElementKind element = ElementKind::f32;      // what the kernel reads
+  ElementKind element = ElementKind::f32;      // what the kernel reads; of f32_linear, its weight
   ElementKind aux_element = ElementKind::f32;  // what it writes
   LayoutKind layout = LayoutKind::row_major;
   EpilogueKind epilogue = EpilogueKind::none;

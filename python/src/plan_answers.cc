@@ -13,7 +13,12 @@ namespace {
 
 std::string text(MathPrecision precision) { return precision == MathPrecision::f64 ? "float64" : "float32"; }
 std::string text(AccumulatorKind accumulator) {
-  return accumulator == AccumulatorKind::exact_integer ? "exact_integer" : "none";
+  switch (accumulator) {
+    case AccumulatorKind::none: return "none";
+    case AccumulatorKind::exact_integer: return "exact_integer";
+    case AccumulatorKind::f32_chain: return "f32_chain";
+  }
+  return "unknown";
 }
 const char* text(bool value) { return value ? "True" : "False"; }
 

@@ -8,6 +8,7 @@
 #include "core/dynamic_range_kernel.h"
 #include "core/elementwise_kernel.h"
 #include "core/error_sums_kernel.h"
+#include "core/f32_linear_kernel.h"
 #include "core/linear_kernel.h"
 #include "core/range_kernel.h"
 #include "kvant/element.h"
@@ -27,7 +28,8 @@ struct KernelList {
 };
 
 // The families, in the order in which they are shown.
-using KernelFamilies = TypeList<ElementwiseKernel, RangeKernel, DynamicRangeKernel, LinearKernel, ErrorSumsKernel>;
+using KernelFamilies =
+    TypeList<ElementwiseKernel, RangeKernel, DynamicRangeKernel, LinearKernel, F32LinearKernel, ErrorSumsKernel>;
 
 template <class Families>
 struct KernelListsOf;

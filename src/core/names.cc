@@ -49,6 +49,7 @@ std::string_view name(QuantizeKind op) {
     case QuantizeKind::smoothquant_linear: return "smoothquant_linear";
     case QuantizeKind::quantized_linear: return "quantized_linear";
     case QuantizeKind::error_sums: return "error_sums";
+    case QuantizeKind::f32_linear: return "f32_linear";
     default: return "unknown";
   }
 }

@@ -10,11 +10,15 @@
 #include "cpu/dynamic_range_kernel.h"
 #include "cpu/elementwise_kernel.h"
 #include "cpu/linear_kernel.h"
+#include "cpu/linear_partition.h"
 
 namespace kvant::cpu {
 namespace {
 
 using base::divide_up;
+
+// 2^19 products take 5 µs on one core with AVX2; waking another one costs 3.
+constexpr std::int64_t kMinProducts = 1 << 19;
 
 // Where a run keeps its things in the workspace, as offsets from an address that is a multiple of kAlignment.
 struct Layout {
@@ -152,38 +156,6 @@ Status prepare_activation(const LinearKernel& kernel, const PreparedLinear& plan
   return preparation.run(stream);
 }
 
-// How the second step is cut: all rows by some panels, or some rows too where panels are few.
-struct LinearPartition {
-  std::int64_t panels;
-  std::int64_t rows;
-  std::int64_t panels_per_part;
-  std::int64_t rows_per_part;
-
-  LinearPartition(const detail::LinearFormat& format, std::int64_t row_count, std::int64_t columns, std::int64_t depth,
-                  int threads)
-      : panels(divide_up(columns, format.panel_columns)), rows(row_count) {
-    // 2^19 products take 5 µs on one core with AVX2; waking another one costs 3.
-    constexpr std::int64_t kMinProducts = 1 << 19;
-    constexpr std::int64_t kPartsPerThread = 12;
-    std::int64_t products = 0;
-    const bool endless = __builtin_mul_overflow(rows * columns, depth, &products);
-    const std::int64_t worth = endless ? threads * kPartsPerThread : products / kMinProducts;
-    const std::int64_t wanted = threads == 1 ? 1 : std::clamp<std::int64_t>(worth, 1, threads * kPartsPerThread);
-    const std::int64_t panel_parts = std::min(wanted, panels);
-    const std::int64_t row_parts = std::clamp<std::int64_t>(wanted / panel_parts, 1, divide_up(rows, format.tile_rows));
-    panels_per_part = divide_up(panels, panel_parts);
-    rows_per_part = divide_up(divide_up(rows, row_parts), format.tile_rows) * format.tile_rows;
-  }
-
-  std::int64_t row_parts() const { return divide_up(rows, rows_per_part); }
-  std::int64_t parts() const { return divide_up(panels, panels_per_part) * row_parts(); }
-  LinearPart part(std::int64_t index) const {
-    const std::int64_t panel = index / row_parts() * panels_per_part;
-    const std::int64_t row = index % row_parts() * rows_per_part;
-    return {panel, std::min(panel + panels_per_part, panels), row, std::min(row + rows_per_part, rows)};
-  }
-};
-
 struct Multiplication {
   const LinearKernel* kernel;
   const LinearWork* work;
@@ -267,8 +239,9 @@ Status launch_linear(const detail::LinearKernel& base_kernel, const Stream& stre
   work.bias_is_output_kind = job.bias_is_output_kind;
   work.out = job.out.data;
   work.out_stride = job.out.stride;
+  const LinearGrain grain{kernel.format->panel_columns, kernel.format->tile_rows, kMinProducts};
   const Multiplication multiplication{
-      &kernel, &work, LinearPartition(*kernel.format, job.rows, p.out_features, p.in_features, stream.threads())};
+      &kernel, &work, LinearPartition(grain, job.rows, p.out_features, p.in_features, stream.threads())};
   return stream.parallel_for(multiplication.partition.parts(), Task(&Multiplication::run_part, &multiplication));
 }
 

@@ -19,6 +19,10 @@ template <class Kernel>
 detail::KernelList<Kernel> kernels();
 // Families that exist on the CPU only.
 template <>
+inline detail::KernelList<detail::F32LinearKernel> kernels<detail::F32LinearKernel>() {
+  return {};
+}
+template <>
 inline detail::KernelList<detail::ErrorSumsKernel> kernels<detail::ErrorSumsKernel>() {
   return {};
 }

@@ -8,6 +8,7 @@
 #include "base/refuse.h"
 #include "core/element_names.h"
 #include "core/linear_kernel.h"
+#include "ops/linear_layer.h"
 #include "ops/overlap.h"
 #include "ops/packed_weight_impl.h"
 #include "ops/preference.h"
@@ -21,6 +22,9 @@ namespace {
 using base::invalid_problem;
 using base::unsupported;
 using detail::LinearOperands;
+using ops::is_given;
+using ops::row_count;
+using ops::set_kind;
 
 constexpr std::int32_t kMaxZeroPoint = semantics::kMaxZeroPoint;
 
@@ -50,17 +54,7 @@ struct AnyLinearPlan::Impl : detail::LinearProblem {
 
 namespace {
 
-// True where an argument was given; one of no elements has a shape at least.
-bool is_given(const AnyRef* view) { return view != nullptr && (view->data != nullptr || view->shape.rank() != 0); }
 bool has_bias(const LinearOperands& o) { return o.bias != nullptr && o.bias->data != nullptr; }
-
-// Fills in a kind that the typed plan knows, or refuses another one.
-Status set_kind(const char* who, const char* what, std::optional<ElementKind>& named, ElementKind type) {
-  if (named.value_or(type) != type)
-    return unsupported("{}: the descriptor names {} as {}, the plan's type is {}", who, name(*named), what, name(type));
-  named = type;
-  return {};
-}
 
 Status check_kinds(QuantizeKind op, ElementKind codes, const std::optional<ElementKind>& weight,
                    const std::optional<ElementKind>& output) {
@@ -113,13 +107,6 @@ Status check_zero_point(QuantizeKind op, const char* what, const AnyParameter& p
   const auto zero_point = ops::read_unaligned<std::int32_t>(p.data());
   if (zero_point >= range.min && zero_point <= range.max) return {};
   return invalid_problem("{}: {} {} must lie in [{}, {}]", name(op), what, zero_point, range.min, range.max);
-}
-
-// The rows of a tensor: the product of all sizes but the last.
-std::int64_t row_count(const Shape& shape) {
-  std::int64_t rows = 1;
-  for (int i = 0; i + 1 < shape.rank(); ++i) rows *= shape[i];
-  return rows;
 }
 
 // [M], the leading sizes of the activation, or those with a last size of 1.

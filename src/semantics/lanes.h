@@ -4,7 +4,7 @@
 //
 //   L::F, L::I, L::M   a vector of floating-point numbers, of as many int32, a mask
 //   L::kWidth          numbers in a vector
-//   L::kHasFma         fma and fnma round once; without it a quotient is divided
+//   L::kHasFma         fma is an instruction, and there is fnma; without it a quotient is divided
 //   set(c) set_int(i)  broadcast
 //   add sub mul div    IEEE, rounded to nearest even
 //   fma(a, b, c)       a * b + c, rounded once          fnma(a, b, c)   c - a * b, rounded once

@@ -30,6 +30,8 @@ struct OneNumber {
   static KVANT_INLINE F sub(F a, F b) { return a - b; }
   static KVANT_INLINE F mul(F a, F b) { return a * b; }
   static KVANT_INLINE F div(F a, F b) { return a / b; }
+  // The C library's where the compiler's target has no instruction; rounded once either way.
+  static KVANT_INLINE F fma(F a, F b, F c) { return std::fma(a, b, c); }
   static KVANT_INLINE F min(F a, F b) { return a < b ? a : b; }
   static KVANT_INLINE F max(F a, F b) { return a > b ? a : b; }
   static KVANT_INLINE I add_int(I a, I b) { return a + b; }

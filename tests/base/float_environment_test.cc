@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/support/elementwise_case.h"
+#include "tests/support/f32_linear_case.h"
 #include "tests/support/isas.h"
 #include "tests/support/linear_case.h"
 
@@ -104,6 +105,36 @@ TEST(FloatEnvironment, ChangesNoLinearLayer) {
               _mm_setcsr(kDefaultMode);
               ASSERT_TRUE(done.ok()) << done.message();
               note_kernel(linear.plan().sku());
+              ASSERT_EQ(after, mode) << name(isa);
+              ASSERT_TRUE(c.equal(linear.output(), want)) << " mode " << mode << " on " << name(isa);
+            }
+          }
+}
+
+// Sums that are denormal from beginning to end, and ordinary ones.
+TEST(FloatEnvironment, ChangesNoF32LinearLayer) {
+  for (const ArchSku isa : runnable_isas())
+    for (const int threads : {1, 4})
+      for (const ElementKind weight : kF32WeightKinds)
+        for (const bool packed : {false, true})
+          for (const float factor : {1.0f, 1e-41f}) {
+            const Stream stream = Stream::cpu(threads);
+            F32LinearCase c(70, 300, 131, weight, true, 9);
+            for (std::vector<std::byte>* values : {&c.x, &c.bias})
+              for (std::size_t i = 0; i < values->size(); i += 4) {
+                const float scaled = factor * F32LinearCase::float_at(*values, static_cast<std::int64_t>(i / 4));
+                std::memcpy(&(*values)[i], &scaled, 4);
+              }
+            const std::vector<std::byte> want = c.wanted();
+            const PreparedF32Linear linear(c, {.isa = isa}, {.packed = packed}, stream);
+            ASSERT_TRUE(linear.status().ok()) << linear.status().message();
+            for (const unsigned mode : kOtherModes) {
+              linear.forget_output();
+              _mm_setcsr(mode);
+              const Status done = linear.run(stream);
+              const unsigned after = _mm_getcsr();
+              _mm_setcsr(kDefaultMode);
+              ASSERT_TRUE(done.ok()) << done.message();
               ASSERT_EQ(after, mode) << name(isa);
               ASSERT_TRUE(c.equal(linear.output(), want)) << " mode " << mode << " on " << name(isa);
             }

@@ -420,6 +420,13 @@ TEST(CudaStream, IsRefusedByWhatRunsOnTheCpuOnly) {
                       kUnsupported, {"apply_smoothing", "cuda"}));
   EXPECT_EQ(norm, std::vector<float>(8, 1.0f));
   EXPECT_EQ(x, std::vector<float>(32, 1.0f));
+
+  const F32LinearDescriptor layer{.max_rows = 4, .in_features = 8, .out_features = 4, .weight = ElementKind::f32};
+  EXPECT_TRUE(refused(AnyF32LinearPlan::select(gpu(), layer).status(), kUnsupported, {"f32_linear", "cpu", "cuda"}));
+  EXPECT_TRUE(refused(PackedF32Weight::pack(gpu(), weights[0]).status(), kUnsupported, {"packed_f32_weight", "cuda"}));
+  const auto plan = AnyF32LinearPlan::select(Stream::cpu(1), layer);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_TRUE(refused(plan->run(gpu(), {}, AnyF32LinearArgs()), kUnsupported, {"f32_linear", "cpu", "cuda"}));
 }
 
 TEST(CudaStream, PackedWeightsAreTheCpusOnly) {

@@ -12,6 +12,7 @@
 #include "kvant/export.h"
 #include "tests/support/dynamic_range_case.h"
 #include "tests/support/elementwise_case.h"
+#include "tests/support/f32_linear_case.h"
 #include "tests/support/linear_case.h"
 
 namespace {
@@ -151,6 +152,21 @@ TEST(Allocation, DoesNotHappenInRunOfLinears) {
                        1);
           c.draw_parameters(3);
           const PreparedLinear linear(c, {}, {.packed = packed, .spare_rows = 2}, stream);
+          ASSERT_TRUE(linear.status().ok()) << linear.status().message();
+          expect_no_allocation(stream, c.text(), [&] { return linear.run(stream).ok(); });
+          if (HasFatalFailure()) return;
+        }
+}
+
+// More rows than one block too.
+TEST(Allocation, DoesNotHappenInRunOfF32Linears) {
+  if (!KVANT_COUNTS_MALLOC) GTEST_SKIP() << "a sanitizer owns the allocator";
+  for (const Stream& stream : streams())
+    for (const auto& [m, k, n] : {std::tuple{3, 77, 9}, {1, 1024, 1500}, {300, 300, 250}})
+      for (const ElementKind weight : kF32WeightKinds)
+        for (const bool packed : {false, true}) {
+          const F32LinearCase c(m, k, n, weight, true, 1);
+          const PreparedF32Linear linear(c, {}, {.packed = packed, .spare_rows = 2}, stream);
           ASSERT_TRUE(linear.status().ok()) << linear.status().message();
           expect_no_allocation(stream, c.text(), [&] { return linear.run(stream).ok(); });
           if (HasFatalFailure()) return;

@@ -234,6 +234,8 @@ struct Avx2F32 : Avx2Shared {
   }
 
   static KVANT_INLINE F get(const float* p) { return _mm256_loadu_ps(p); }
+  static KVANT_INLINE F get(const Half* p) { return _mm256_cvtph_ps(load_128(p)); }
+  static KVANT_INLINE F get(const BFloat16* p) { return widen(load_128(p)); }
   static KVANT_INLINE void put(float* p, F x) { _mm256_storeu_ps(p, x); }
   static KVANT_INLINE void put(Half* p, F x) { store_128(p, to_half(x), false); }
   static KVANT_INLINE void put(BFloat16* p, F x) {
@@ -312,6 +314,21 @@ struct Avx2F32 : Avx2Shared {
   }
   static KVANT_INLINE semantics::Range<Avx2F32> fold_halves(F lo_a, F lo_b, F hi_a, F hi_b) {
     return {min(lo_a, lo_b), max(hi_a, hi_b)};
+  }
+  // Number j of vector i becomes number i of vector j.
+  static KVANT_INLINE void transpose(F (&v)[8]) {
+    const F a = _mm256_unpacklo_ps(v[0], v[1]), b = _mm256_unpackhi_ps(v[0], v[1]);
+    const F c = _mm256_unpacklo_ps(v[2], v[3]), d = _mm256_unpackhi_ps(v[2], v[3]);
+    const F e = _mm256_unpacklo_ps(v[4], v[5]), f = _mm256_unpackhi_ps(v[4], v[5]);
+    const F g = _mm256_unpacklo_ps(v[6], v[7]), h = _mm256_unpackhi_ps(v[6], v[7]);
+    const auto join_halves = [&v](int i, F upper, F lower) KVANT_INLINE_LAMBDA {
+      v[i] = _mm256_permute2f128_ps(upper, lower, 0x20);
+      v[i + 4] = _mm256_permute2f128_ps(upper, lower, 0x31);
+    };
+    join_halves(0, unpack_pairs_lo(a, c), unpack_pairs_lo(e, g));
+    join_halves(1, unpack_pairs_hi(a, c), unpack_pairs_hi(e, g));
+    join_halves(2, unpack_pairs_lo(b, d), unpack_pairs_lo(f, h));
+    join_halves(3, unpack_pairs_hi(b, d), unpack_pairs_hi(f, h));
   }
   static KVANT_INLINE F unpack_pairs_lo(F a, F b) {
     return _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));

@@ -72,11 +72,16 @@ struct ScalarLanes : semantics::OneNumber<Compute> {
     store_one(p + 3, q.d);
   }
   // One vector from memory and to it.
-  static KVANT_INLINE F get(const C* p) { return load_unaligned(p); }
+  template <class T>
+  static KVANT_INLINE F get(const T* p) {
+    return widen(load_unaligned(p));
+  }
   template <class T>
   static KVANT_INLINE void put(T* p, F x) {
     store_one(p, x);
   }
+  // As many vectors as a vector is wide, number j of vector i becomes number i of vector j.
+  static KVANT_INLINE void transpose(F (&)[1]) {}
   static KVANT_INLINE I get_int(const I* p) { return load_unaligned(p); }
   static KVANT_INLINE void put_int(I* p, I x) { store_unaligned(p, x); }
   template <class T>
