@@ -122,7 +122,7 @@ void multiply_tile(const float* x, const W* weight, std::int64_t depth, const Ti
 template <class L, class W>
 class F32LinearRunner {
  public:
-  KVANT_INLINE F32LinearRunner(const F32LinearWork& job, const detail::LinearPart& part) : job_(job), part_(part) {}
+  KVANT_INLINE F32LinearRunner(const F32LinearWork& job, const LinearPart& part) : job_(job), part_(part) {}
 
   KVANT_INLINE void run() {
     for (std::int64_t panel = part_.first_panel; panel < part_.end_panel; ++panel) {
@@ -234,7 +234,7 @@ class F32LinearRunner {
   }
 
   const F32LinearWork& job_;
-  const detail::LinearPart& part_;
+  const LinearPart& part_;
   std::int64_t first_column_ = 0;
   std::int64_t columns_ = 0;  // of the panel that exist
   bool has_bias_ = false;
@@ -244,7 +244,7 @@ class F32LinearRunner {
 };
 
 template <class L, class W>
-void run_f32_linear(const F32LinearWork& job, const detail::LinearPart& part) {
+void run_f32_linear(const F32LinearWork& job, const LinearPart& part) {
   F32LinearRunner<L, W>(job, part).run();
 }
 

@@ -1,5 +1,7 @@
 #include "format/quantization_config.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <limits>

@@ -1,5 +1,7 @@
 #include "format/scheme.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <vector>

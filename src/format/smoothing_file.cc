@@ -1,5 +1,7 @@
 #include "format/smoothing_file.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <map>
 #include <utility>

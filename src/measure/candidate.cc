@@ -1,5 +1,7 @@
 #include "measure/candidate.h"
 
+#include <fmt/format.h>
+
 #include <string>
 #include <system_error>
 #include <utility>
