@@ -5,6 +5,7 @@
 #include <memory>
 #include <string_view>
 
+#include "core/elementwise_kernel.h"
 #include "core/range_kernel.h"
 #include "kvant/plan.h"
 #include "semantics/dynamic_range.h"
@@ -26,6 +27,23 @@ struct DynamicRangeJob {
   std::byte* scale = nullptr;
   std::byte* zero_point = nullptr;  // null: not wanted
 };
+
+// Making the codes of a tensor whose scales and zero points are there, or will be.
+inline ElementwiseJob codes_job(const DynamicRangeJob& job, const semantics::RangeRules& rules, Numerics numerics,
+                                const Runs& runs, std::int64_t x_stride, std::int64_t out_stride) {
+  ElementwiseJob codes;
+  codes.x = job.x.data;
+  codes.out = job.out.data;
+  codes.x_stride = x_stride;
+  codes.out_stride = out_stride;
+  codes.scale.data = job.scale;
+  codes.zero_point.data = job.zero_point;
+  codes.q_min = rules.q_min;
+  codes.q_max = rules.q_max;
+  codes.numerics = numerics;
+  codes.runs = runs;
+  return codes;
+}
 
 struct DynamicRangeKernel {
   static constexpr std::string_view kFamily = "dynamic range";

@@ -101,16 +101,9 @@ Status launch_dynamic_range(const detail::DynamicRangeKernel& kernel, const Stre
   const bool large = row_bytes(plan.output, segments.elements) >= kStreamBytes;
   const RangeWork range_work = plan.tensor.range_work(segments, job.x, large);
   ElementwiseWork any;
-  any.x = range_work.x;
-  any.out = job.out.data;
-  any.x_stride = range_work.x_stride;
-  any.out_stride = plan.tensor.line_stride(segments.runs, plan.output, job.out);
-  any.scale.data = job.scale;
-  any.zero_point.data = job.zero_point;
-  any.q_min = plan.rules.q_min;
-  any.q_max = plan.rules.q_max;
-  any.numerics = plan.numerics;
-  any.runs = segments.runs;
+  static_cast<detail::ElementwiseJob&>(any) =
+      detail::codes_job(job, plan.rules, plan.numerics, segments.runs, range_work.x_stride,
+                        plan.tensor.line_stride(segments.runs, plan.output, job.out));
   any.stream = large;
   any.fetch_ahead = large ? kFetchAhead : 0;
   ElementwiseWork finite = any;

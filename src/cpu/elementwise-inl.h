@@ -28,11 +28,17 @@ template <class L, class Op, class InElement, class OutElement>
 void run_part(const ElementwiseWork& job, const ElementwisePart& part) {
   constexpr bool kSixteenBit = sizeof(typename Op::In) == 2 || sizeof(typename Op::Out) == 2;
   if (job.runs.run != 1)
-    run_lines_in_runs<L, Op, InElement, OutElement>(job, part);
+    run_line_by_line<L, Op, InElement, OutElement>(
+        job, part,
+        [&](std::int64_t first, const auto& piece, std::int64_t fetch_ahead, auto& table)
+            KVANT_INLINE_LAMBDA { walk_runs<L, Op>(job, first, piece, fetch_ahead, table); });
   else if constexpr (kSixteenBit)
     run_lines_in_tiles<L, Op, InElement, OutElement>(job, part);
   else
-    run_lines_directly<L, Op, InElement, OutElement>(job, part);
+    run_line_by_line<L, Op, InElement, OutElement>(
+        job, part,
+        [&](std::int64_t first, const auto& piece, std::int64_t fetch_ahead, auto& table)
+            KVANT_INLINE_LAMBDA { walk_directly<L, Op>(job, first, piece, fetch_ahead, table); });
 }
 
 // ---- The table ------------------------------------------------------------------------------------------------
@@ -46,7 +52,7 @@ constexpr ElementwiseKernel elementwise_kernel() {
   constexpr bool kCodes = core::has_codes(kOperator);
   using In = std::conditional_t<kCodes && kOperator.input == ElementClass::code, Code, F>;
   using Out = std::conditional_t<kCodes && kOperator.output == ElementClass::code, Code, F>;
-  using Op = typename BodyOf<kOp, L, F, core::unpacked_t<Code>>::Type;
+  using Op = typename decltype(body_of<kOp, L, F, core::unpacked_t<Code>>())::type;
   ElementwiseKernel kernel = {};
   kernel.sku = detail::bit_stable_sku<compute_t<F>>(Isa::kArch, kOp, kind_of<In>, kind_of<Out>);
   kernel.launch = &launch_elementwise;

@@ -21,14 +21,12 @@ struct VectorsOf;
 template <>
 struct VectorsOf<2> {
   using Doubles = double __attribute__((vector_size(16)));
-  using Longs = std::int64_t __attribute__((vector_size(16)));
   using Floats = float __attribute__((vector_size(8)));
   using Bytes = std::int8_t __attribute__((vector_size(16)));
 };
 template <>
 struct VectorsOf<4> {
   using Doubles = double __attribute__((vector_size(32)));
-  using Longs = std::int64_t __attribute__((vector_size(32)));
   using Floats = float __attribute__((vector_size(16)));
   using Bytes = std::int8_t __attribute__((vector_size(32)));
 };
@@ -40,7 +38,7 @@ struct ErrorSumsOf {
   static constexpr std::size_t kRegisters = kLanes / kWidth;
   static_assert(kRegisters == 1 || kRegisters == 2);
   using Doubles = typename VectorsOf<kWidth>::Doubles;
-  using Longs = typename VectorsOf<kWidth>::Longs;
+  using Longs = decltype(Doubles{} == Doubles{});  // what comparisons give: as many int64
   using Bytes = typename VectorsOf<kWidth>::Bytes;
 
   static KVANT_INLINE Doubles load(const float* from) {

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "base/divide_up.h"
-#include "base/float_environment.h"
 #include "cpu/f32_linear_kernel.h"
 #include "cpu/linear_partition.h"
 
@@ -34,18 +33,6 @@ struct Preparation {
   static void run_part(const void* context, std::int64_t index) {
     const Preparation& p = *static_cast<const Preparation*>(context);
     p.kernel->pack_tile(p.input, index, p.tiles);
-  }
-};
-
-struct Multiplication {
-  const F32LinearKernel* kernel;
-  const F32LinearWork* work;
-  LinearPartition partition;
-
-  static void run_part(const void* context, std::int64_t index) {
-    const Multiplication& m = *static_cast<const Multiplication*>(context);
-    const base::DefaultFloatEnvironment environment;
-    m.kernel->run(*m.work, m.partition.part(index));
   }
 };
 
@@ -81,12 +68,8 @@ Status launch_f32_linear(const detail::F32LinearKernel& base_kernel, const Strea
           &kernel, {job.input.data + first * job.input.stride, job.input.stride, work.rows, work.depth}, tiles};
       if (Status s = preparation.run(stream); !s.ok()) return s;
     }
-    const Multiplication multiplication{&kernel, &work,
-                                        LinearPartition(grain, work.rows, work.columns, work.depth, stream.threads())};
-    if (Status s =
-            stream.parallel_for(multiplication.partition.parts(), Task(&Multiplication::run_part, &multiplication));
-        !s.ok())
-      return s;
+    const LinearPartition partition(grain, work.rows, work.columns, work.depth, stream.threads());
+    if (Status s = multiply(stream, kernel, work, partition); !s.ok()) return s;
   }
   return {};
 }

@@ -23,13 +23,8 @@ constexpr std::int64_t kMinProducts = 1 << 19;
 // Where a run keeps its things in the workspace, as offsets from an address that is a multiple of kAlignment.
 struct Layout {
   static constexpr std::int64_t kAlignment = 64;
-  std::int64_t tiles = 0;
-  std::int64_t wide_tiles = 0;
-  std::int64_t row_sums = 0;
-  std::int64_t codes = 0;
-  std::int64_t scales = 0;
-  std::int64_t zero_points = 0;
-  std::int64_t smoothed = 0;
+  std::int64_t tiles = 0, wide_tiles = 0, row_sums = 0;
+  std::int64_t codes = 0, scales = 0, zero_points = 0, smoothed = 0;  // where the activation becomes codes here
   std::int64_t size = 0;
 
   Layout(const detail::LinearProblem& p, const detail::LinearFormat& format) {
@@ -156,18 +151,6 @@ Status prepare_activation(const LinearKernel& kernel, const PreparedLinear& plan
   return preparation.run(stream);
 }
 
-struct Multiplication {
-  const LinearKernel* kernel;
-  const LinearWork* work;
-  LinearPartition partition;
-
-  static void run_part(const void* context, std::int64_t index) {
-    const Multiplication& m = *static_cast<const Multiplication*>(context);
-    const base::DefaultFloatEnvironment environment;
-    m.kernel->run(*m.work, m.partition.part(index));
-  }
-};
-
 }  // namespace
 
 std::unique_ptr<const detail::Prepared> prepare_linear(const detail::LinearKernel& kernel, const detail::KernelSet& set,
@@ -240,9 +223,8 @@ Status launch_linear(const detail::LinearKernel& base_kernel, const Stream& stre
   work.out = job.out.data;
   work.out_stride = job.out.stride;
   const LinearGrain grain{kernel.format->panel_columns, kernel.format->tile_rows, kMinProducts};
-  const Multiplication multiplication{
-      &kernel, &work, LinearPartition(grain, job.rows, p.out_features, p.in_features, stream.threads())};
-  return stream.parallel_for(multiplication.partition.parts(), Task(&Multiplication::run_part, &multiplication));
+  return multiply(stream, kernel, work,
+                  LinearPartition(grain, job.rows, p.out_features, p.in_features, stream.threads()));
 }
 
 }  // namespace kvant::cpu

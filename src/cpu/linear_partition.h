@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/divide_up.h"
+#include "base/float_environment.h"
 #include "cpu/linear_kernel.h"
 
 namespace kvant::cpu {
@@ -47,5 +48,23 @@ struct LinearPartition {
     return {panel, std::min(panel + panels_per_part, panels), row, std::min(row + rows_per_part, rows)};
   }
 };
+
+// All parts of a product on the stream's threads.
+template <class Kernel, class Work>
+Status multiply(const Stream& stream, const Kernel& kernel, const Work& work, const LinearPartition& partition) {
+  struct Launch {
+    const Kernel* kernel;
+    const Work* work;
+    const LinearPartition* partition;
+
+    static void run_part(const void* context, std::int64_t index) {
+      const Launch& l = *static_cast<const Launch*>(context);
+      const base::DefaultFloatEnvironment environment;
+      l.kernel->run(*l.work, l.partition->part(index));
+    }
+  };
+  const Launch launch{&kernel, &work, &partition};
+  return stream.parallel_for(partition.parts(), Task(&Launch::run_part, &launch));
+}
 
 }  // namespace kvant::cpu

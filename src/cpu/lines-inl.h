@@ -158,19 +158,6 @@ KVANT_NOINLINE void walk_runs(const ElementwiseWork& job, std::int64_t first, co
   }
 }
 
-template <class L, class Op, class InElement, class OutElement>
-KVANT_INLINE void run_lines_in_runs(const ElementwiseWork& job, const ElementwisePart& part) {
-  const std::int64_t fetch_ahead = kIsPacked<InElement> ? 0 : job.fetch_ahead;
-  ParameterTable<L> table;
-  for (std::int64_t line = part.first_line; line < part.end_line; ++line) {
-    const std::int64_t first = core::first_parameter(job.runs, line);
-    for_each_piece<L, Op, InElement, OutElement>(job, line, part.offset, part.count,
-                                                 [&](const LinePiece<typename Op::Span>& piece) KVANT_INLINE_LAMBDA {
-                                                   walk_runs<L, Op>(job, first, piece, fetch_ahead, table);
-                                                 });
-  }
-}
-
 // A piece whose elements have parameters of their own, those of the table from column `column` on.
 template <class L, class Op, class Body>
 KVANT_NOINLINE void walk_columns(const ElementwiseWork& job, const LinePiece<typename Op::Span>& piece,
@@ -248,18 +235,19 @@ KVANT_NOINLINE void walk_directly(const ElementwiseWork& job, std::int64_t first
   });
 }
 
-// The same lines for f32 and f64, where memory binds: one after the other, because tiles broke its stream (f32 to s8
-// took 19 ms where this takes 16).
-template <class L, class Op, class InElement, class OutElement>
-KVANT_INLINE void run_lines_directly(const ElementwiseWork& job, const ElementwisePart& part) {
+// Lines one after the other: walk(first parameter of the line, piece, fetch_ahead, table).
+//
+// So also for lines whose elements have parameters of their own in f32 and f64, where memory binds, because tiles broke
+// its stream (f32 to s8 took 19 ms where this takes 16).
+template <class L, class Op, class InElement, class OutElement, class Walk>
+KVANT_INLINE void run_line_by_line(const ElementwiseWork& job, const ElementwisePart& part, const Walk& walk) {
   const std::int64_t fetch_ahead = kIsPacked<InElement> ? 0 : job.fetch_ahead;
   ParameterTable<L> table;
   for (std::int64_t line = part.first_line; line < part.end_line; ++line) {
     const std::int64_t first = core::first_parameter(job.runs, line);
     for_each_piece<L, Op, InElement, OutElement>(job, line, part.offset, part.count,
-                                                 [&](const LinePiece<typename Op::Span>& piece) KVANT_INLINE_LAMBDA {
-                                                   walk_directly<L, Op>(job, first, piece, fetch_ahead, table);
-                                                 });
+                                                 [&](const LinePiece<typename Op::Span>& piece)
+                                                     KVANT_INLINE_LAMBDA { walk(first, piece, fetch_ahead, table); });
   }
 }
 

@@ -18,13 +18,20 @@
 
 namespace kvant::cpu {
 
+// What an operator reads and writes.
 template <class L, class InType, class OutType>
-struct Quantize {
+struct OperatorTypes {
   using In = InType;
   using Out = OutType;
   using Span = Stretch<In, Out>;
   using F = typename L::F;
   using I = typename L::I;
+};
+
+template <class L, class In, class Out>
+struct Quantize : OperatorTypes<L, In, Out> {
+  using typename OperatorTypes<L, In, Out>::Span, typename OperatorTypes<L, In, Out>::F,
+      typename OperatorTypes<L, In, Out>::I;
   static constexpr Order kOrder = L::template kUniformOrder<In>;
 
   // For parameters with clamps_input. kBounded: x is known to be finite and inside the input bounds.
@@ -81,13 +88,10 @@ struct Quantize {
   }
 };
 
-template <class L, class InType, class OutType>
-struct Dequantize {
-  using In = InType;
-  using Out = OutType;
-  using Span = Stretch<In, Out>;
-  using F = typename L::F;
-  using I = typename L::I;
+template <class L, class In, class Out>
+struct Dequantize : OperatorTypes<L, In, Out> {
+  using typename OperatorTypes<L, In, Out>::Span, typename OperatorTypes<L, In, Out>::F,
+      typename OperatorTypes<L, In, Out>::I;
 
   struct Body {
     static constexpr Order kParameterOrder = Order::natural;
@@ -106,11 +110,8 @@ struct Dequantize {
 };
 
 template <class L, class T>
-struct FakeQuantize {
-  using In = T;
-  using Out = T;
-  using Span = Stretch<In, Out>;
-  using F = typename L::F;
+struct FakeQuantize : OperatorTypes<L, T, T> {
+  using typename OperatorTypes<L, T, T>::Span, typename OperatorTypes<L, T, T>::F;
   static constexpr Order kOrder = L::template kUniformOrder<T>;
 
   struct QuadBounds {
@@ -155,11 +156,8 @@ struct FakeQuantize {
 
 // The two backward passes with a mask; kScaled divides the gradient by the scale.
 template <class L, class T, bool kScaled>
-struct MaskedBackward {
-  using In = T;
-  using Out = T;
-  using Span = Stretch<In, Out>;
-  using F = typename L::F;
+struct MaskedBackward : OperatorTypes<L, T, T> {
+  using typename OperatorTypes<L, T, T>::Span, typename OperatorTypes<L, T, T>::F;
   static constexpr Order kOrder = L::template kUniformOrder<T>;
 
   template <class QuotientOfX, class QuotientOfDy>
@@ -192,11 +190,8 @@ struct MaskedBackward {
 };
 
 template <class L, class T>
-struct DequantizeBackward {
-  using In = T;
-  using Out = T;
-  using Span = Stretch<In, Out>;
-  using F = typename L::F;
+struct DequantizeBackward : OperatorTypes<L, T, T> {
+  using typename OperatorTypes<L, T, T>::Span, typename OperatorTypes<L, T, T>::F;
 
   struct Body {
     static constexpr Order kParameterOrder = L::template kUniformOrder<T>;
@@ -217,30 +212,19 @@ struct DequantizeBackward {
 
 // Which of them an operator of the table is, for a floating-point type and the integer type of its codes.
 template <QuantizeKind kOp, class L, class F, class Code>
-struct BodyOf;
-template <class L, class F, class Code>
-struct BodyOf<QuantizeKind::quantize, L, F, Code> {
-  using Type = Quantize<L, F, Code>;
-};
-template <class L, class F, class Code>
-struct BodyOf<QuantizeKind::dequantize, L, F, Code> {
-  using Type = Dequantize<L, Code, F>;
-};
-template <class L, class F, class Code>
-struct BodyOf<QuantizeKind::fake_quantize, L, F, Code> {
-  using Type = FakeQuantize<L, F>;
-};
-template <class L, class F, class Code>
-struct BodyOf<QuantizeKind::quantize_backward, L, F, Code> {
-  using Type = MaskedBackward<L, F, true>;
-};
-template <class L, class F, class Code>
-struct BodyOf<QuantizeKind::dequantize_backward, L, F, Code> {
-  using Type = DequantizeBackward<L, F>;
-};
-template <class L, class F, class Code>
-struct BodyOf<QuantizeKind::fake_quantize_backward, L, F, Code> {
-  using Type = MaskedBackward<L, F, false>;
-};
+consteval auto body_of() {
+  if constexpr (kOp == QuantizeKind::quantize)
+    return std::type_identity<Quantize<L, F, Code>>{};
+  else if constexpr (kOp == QuantizeKind::dequantize)
+    return std::type_identity<Dequantize<L, Code, F>>{};
+  else if constexpr (kOp == QuantizeKind::fake_quantize)
+    return std::type_identity<FakeQuantize<L, F>>{};
+  else if constexpr (kOp == QuantizeKind::quantize_backward)
+    return std::type_identity<MaskedBackward<L, F, true>>{};
+  else if constexpr (kOp == QuantizeKind::dequantize_backward)
+    return std::type_identity<DequantizeBackward<L, F>>{};
+  else if constexpr (kOp == QuantizeKind::fake_quantize_backward)
+    return std::type_identity<MaskedBackward<L, F, false>>{};
+}
 
 }  // namespace kvant::cpu

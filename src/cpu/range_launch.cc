@@ -5,12 +5,7 @@
 namespace kvant::cpu {
 namespace {
 
-struct PreparedRange : detail::Prepared {
-  explicit PreparedRange(const detail::SegmentProblem& problem) : tensor(problem) {}
-  std::size_t workspace_size() const override { return tensor.workspace_bytes(); }
-
-  SegmentedTensor tensor;
-};
+using PreparedRange = detail::PreparedTensor<SegmentedTensor>;
 
 // Ranges go straight to the caller's buffers, and a cell that is still hot is of no further use.
 struct Reporter {
@@ -24,7 +19,7 @@ struct Reporter {
 }  // namespace
 
 std::unique_ptr<const detail::Prepared> prepare_range(const detail::SegmentProblem& problem) {
-  return std::make_unique<const PreparedRange>(problem);
+  return PreparedRange::prepare(problem);
 }
 
 Status launch_range(const detail::RangeKernel& kernel, const Stream& stream, const detail::Prepared& prepared,

@@ -91,17 +91,7 @@ struct Launch {
 
   // The codes of a tensor whose scales and zero points are there.
   Status quantize_with_parameters(const Stream& stream, const base::Who& who) const {
-    detail::ElementwiseJob codes;
-    codes.x = job.x.data;
-    codes.out = job.out.data;
-    codes.x_stride = x_stride;
-    codes.out_stride = out_stride;
-    codes.scale.data = job.scale;
-    codes.zero_point.data = job.zero_point;
-    codes.q_min = plan.rules.q_min;
-    codes.q_max = plan.rules.q_max;
-    codes.numerics = plan.numerics;
-    codes.runs = s.runs;
+    const auto codes = detail::codes_job(job, plan.rules, plan.numerics, s.runs, x_stride, out_stride);
     return plan.quantize->launch(*plan.quantize, stream, codes, who);
   }
 

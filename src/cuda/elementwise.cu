@@ -2,7 +2,7 @@
 #include "cuda/elementwise.cuh"
 
 #include <array>
-#include <utility>
+#include <type_traits>
 
 #include "base/divide_up.h"
 #include "core/elementwise_kernel.h"
@@ -24,35 +24,24 @@ Status launch(const detail::ElementwiseKernel&, const Stream& stream, const deta
 
 // Which operator of operators.h a row of the table is, for a floating-point and a code type.
 template <QuantizeKind kOp, class F, class Code>
-struct OperatorOf;
-template <class F, class Code>
-struct OperatorOf<QuantizeKind::quantize, F, Code> {
-  using Type = Quantize<F, Code>;
-};
-template <class F, class Code>
-struct OperatorOf<QuantizeKind::dequantize, F, Code> {
-  using Type = Dequantize<F, Code>;
-};
-template <class F, class Code>
-struct OperatorOf<QuantizeKind::fake_quantize, F, Code> {
-  using Type = FakeQuantize<F>;
-};
-template <class F, class Code>
-struct OperatorOf<QuantizeKind::quantize_backward, F, Code> {
-  using Type = MaskedBackward<F, true>;
-};
-template <class F, class Code>
-struct OperatorOf<QuantizeKind::dequantize_backward, F, Code> {
-  using Type = DequantizeBackward<F>;
-};
-template <class F, class Code>
-struct OperatorOf<QuantizeKind::fake_quantize_backward, F, Code> {
-  using Type = MaskedBackward<F, false>;
-};
+constexpr auto operator_of() {
+  if constexpr (kOp == QuantizeKind::quantize)
+    return std::type_identity<Quantize<F, Code>>{};
+  else if constexpr (kOp == QuantizeKind::dequantize)
+    return std::type_identity<Dequantize<F, Code>>{};
+  else if constexpr (kOp == QuantizeKind::fake_quantize)
+    return std::type_identity<FakeQuantize<F>>{};
+  else if constexpr (kOp == QuantizeKind::quantize_backward)
+    return std::type_identity<MaskedBackward<F, true>>{};
+  else if constexpr (kOp == QuantizeKind::dequantize_backward)
+    return std::type_identity<DequantizeBackward<F>>{};
+  else if constexpr (kOp == QuantizeKind::fake_quantize_backward)
+    return std::type_identity<MaskedBackward<F, false>>{};
+}
 
 template <QuantizeKind kOp, class F, class Code>
 constexpr detail::ElementwiseKernel kernel() {
-  using Op = typename OperatorOf<kOp, F, Code>::Type;
+  using Op = typename decltype(operator_of<kOp, F, Code>())::type;
   return {device_sku<compute_t<F>>(kOp, kind_of<typename Op::In>, kind_of<typename Op::Out>), &launch<Op>};
 }
 

@@ -99,25 +99,24 @@ Status launch(const detail::LinearKernel&, const Stream& stream, const detail::P
               const detail::LinearJob& job, const base::Who& who) {
   const auto& plan = static_cast<const PreparedLinear&>(prepared);
   const detail::LinearProblem& p = plan.problem;
-  LinearProduct product{
-      .rows = job.rows,
-      .columns = p.out_features,
-      .depth = p.in_features,
-      .activation = job.activation.data,
-      .activation_stride = job.activation.stride,
-      .activation_is_unsigned = p.codes == ElementKind::u8,
-      .weight = job.weight.data,
-      .weight_stride = job.weight.stride,
-      .weight_is_unsigned = p.weight == ElementKind::u8,
-      .act_scale = job.act_scale,
-      .weight_scale = job.weight_scale,
-      .act_zero_point = job.act_zero_point,
-      .weight_zero_point = job.weight_zero_point,
-      .bias = job.bias,
-      .bias_is_output_kind = job.bias_is_output_kind,
-      .out = job.out.data,
-      .out_stride = job.out.stride,
-  };
+  LinearProduct product;
+  product.rows = job.rows;
+  product.columns = p.out_features;
+  product.depth = p.in_features;
+  product.activation = job.activation.data;
+  product.activation_stride = job.activation.stride;
+  product.activation_is_unsigned = p.codes == ElementKind::u8;
+  product.weight = job.weight.data;
+  product.weight_stride = job.weight.stride;
+  product.weight_is_unsigned = p.weight == ElementKind::u8;
+  product.act_scale = job.act_scale;
+  product.weight_scale = job.weight_scale;
+  product.act_zero_point = job.act_zero_point;
+  product.weight_zero_point = job.weight_zero_point;
+  product.bias = job.bias;
+  product.bias_is_output_kind = job.bias_is_output_kind;
+  product.out = job.out.data;
+  product.out_stride = job.out.stride;
   if (p.quantizes && p.in_features != 0) {  // no codes, no scales
     auto* workspace = static_cast<std::byte*>(given);
     workspace += PreparedLinear::kAlignment - reinterpret_cast<std::uintptr_t>(workspace) % PreparedLinear::kAlignment;

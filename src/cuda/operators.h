@@ -45,6 +45,7 @@ struct Operator {
   using L = DeviceLanes<C>;
   using Prepared = semantics::Prepared<L>;
   static constexpr bool kReadsDy = false;
+  static KVANT_DEVICE bool may_correct(const Prepared&) { return false; }
 };
 
 template <class F, class Code>
@@ -69,8 +70,6 @@ template <class F, class Code>
 struct Dequantize : Operator<Code, F, F> {
   using Base = Operator<Code, F, F>;
   using typename Base::C, typename Base::L, typename Base::Prepared;
-  static KVANT_DEVICE bool may_correct(const Prepared&) { return false; }
-
   template <Way>
   static KVANT_DEVICE C one(const Prepared& p, const Settings&, int q, C) {
     return semantics::dequantize<L>(q, p.scale, p.zero_point);
@@ -114,8 +113,6 @@ template <class F>
 struct DequantizeBackward : Operator<F, F, F> {
   using Base = Operator<F, F, F>;
   using typename Base::C, typename Base::L, typename Base::Prepared;
-  static KVANT_DEVICE bool may_correct(const Prepared&) { return false; }
-
   template <Way>
   static KVANT_DEVICE C one(const Prepared& p, const Settings&, C dy, C) {
     return semantics::dequantize_backward<L>(dy, p.scale);

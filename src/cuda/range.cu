@@ -1,6 +1,5 @@
 // The range kernels of the CUDA backend.
 #include <array>
-#include <memory>
 
 #include "core/range_kernel.h"
 #include "cuda/cut_segments.h"
@@ -10,16 +9,7 @@
 namespace kvant::cuda {
 namespace {
 
-struct PreparedRange : detail::Prepared {
-  explicit PreparedRange(const detail::SegmentProblem& problem) : tensor(problem) {}
-  std::size_t workspace_size() const override { return tensor.workspace_bytes(); }
-
-  CutTensor tensor;
-};
-
-std::unique_ptr<const detail::Prepared> prepare(const detail::SegmentProblem& problem) {
-  return std::make_unique<const PreparedRange>(problem);
-}
+using PreparedRange = detail::PreparedTensor<CutTensor>;
 
 template <class T>
 int enqueue(const detail::DeviceStream& stream, const CutTensor& tensor, void* workspace, const detail::RangeJob& job) {
@@ -54,7 +44,8 @@ Status launch(const detail::RangeKernel&, const Stream& stream, const detail::Pr
 template <class... T>
 constexpr auto make_kernels(TypeList<T...>) {
   return std::array<detail::RangeKernel, sizeof...(T)>{
-      {{device_sku<compute_t<T>>(QuantizeKind::range, kind_of<T>, kind_of<compute_t<T>>), &prepare, &launch<T>}...}};
+      {{device_sku<compute_t<T>>(QuantizeKind::range, kind_of<T>, kind_of<compute_t<T>>),
+        &PreparedRange::prepare<detail::SegmentProblem>, &launch<T>}...}};
 }
 
 const auto kKernels = make_kernels(core::RealTypes{});

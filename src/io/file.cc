@@ -132,66 +132,57 @@ std::string printable(std::string_view text) {
 Result<InputFile> InputFile::open(const std::filesystem::path& path) {
   if (Status status = check_path(path); !status.ok()) return status;
   InputFile file;
-  file.path_ = path;
-  file.descriptor_ = open_for_reading(path.c_str());
-  if (file.descriptor_ < 0) return invalid_problem("{}: {}", printable_path(path), error_text(errno));
+  file.opened_.path = path;
+  file.opened_.descriptor = open_for_reading(path.c_str());
+  if (file.opened_.descriptor < 0) return invalid_problem("{}: {}", printable_path(path), error_text(errno));
   struct stat facts {};
-  if (::fstat(file.descriptor_, &facts) != 0) return invalid_problem("{}: {}", printable_path(path), error_text(errno));
+  if (::fstat(file.opened_.descriptor, &facts) != 0)
+    return invalid_problem("{}: {}", printable_path(path), error_text(errno));
   if (!S_ISREG(facts.st_mode))
     return invalid_problem("{}: is {}, must be a regular file", printable_path(path), kind_of_file(facts.st_mode));
-  file.size_ = static_cast<std::uint64_t>(facts.st_size);
-  file.device_ = facts.st_dev;
-  file.inode_ = facts.st_ino;
-  file.modified_ns_ = nanoseconds(facts.st_mtim);
+  file.opened_.size = static_cast<std::uint64_t>(facts.st_size);
+  file.opened_.device = facts.st_dev;
+  file.opened_.inode = facts.st_ino;
+  file.opened_.modified_ns = nanoseconds(facts.st_mtim);
   return file;
 }
 
-InputFile::InputFile(InputFile&& other) noexcept
-    : path_(std::exchange(other.path_, {})),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      size_(std::exchange(other.size_, 0)),
-      device_(std::exchange(other.device_, 0)),
-      inode_(std::exchange(other.inode_, 0)),
-      modified_ns_(std::exchange(other.modified_ns_, 0)) {}
+InputFile::InputFile(InputFile&& other) noexcept : opened_(std::exchange(other.opened_, {})) {}
 
 InputFile& InputFile::operator=(InputFile&& other) noexcept {
   // Through a third, so that an assignment to itself keeps the file.
   InputFile taken(std::move(other));
-  std::swap(path_, taken.path_);
-  std::swap(descriptor_, taken.descriptor_);
-  std::swap(size_, taken.size_);
-  std::swap(device_, taken.device_);
-  std::swap(inode_, taken.inode_);
-  std::swap(modified_ns_, taken.modified_ns_);
+  std::swap(opened_, taken.opened_);
   return *this;
 }
 
 InputFile::~InputFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+  if (opened_.descriptor >= 0) ::close(opened_.descriptor);
 }
 
 Status InputFile::read(std::uint64_t offset, std::span<std::byte> to) const {
-  if (descriptor_ < 0) return invalid_problem("{}: the file is not open", printable_path(path_));
-  if (Status status = check_range(path_, offset, to.size()); !status.ok()) return status;
+  if (opened_.descriptor < 0) return invalid_problem("{}: the file is not open", printable_path(opened_.path));
+  if (Status status = check_range(opened_.path, offset, to.size()); !status.ok()) return status;
   std::size_t done = 0;
   while (done < to.size()) {
     const std::uint64_t position = offset + done;
-    const ssize_t count =
-        ::pread(descriptor_, to.data() + done, std::min(to.size() - done, kMaxChunk), static_cast<off_t>(position));
+    const ssize_t count = ::pread(opened_.descriptor, to.data() + done, std::min(to.size() - done, kMaxChunk),
+                                  static_cast<off_t>(position));
     if (count < 0) {
       const int error = errno;
       if (error == EINTR) continue;
-      return invalid_problem("{}: reading {} bytes from {}: {} at byte {}", printable_path(path_), to.size(), offset,
-                             error_text(error), position);
+      return invalid_problem("{}: reading {} bytes from {}: {} at byte {}", printable_path(opened_.path), to.size(),
+                             offset, error_text(error), position);
     }
     if (count == 0) {
       // The read may have begun after the end; the file may also have grown since, but it ended here or before.
       std::uint64_t end = position;
       struct stat facts {};
-      if (::fstat(descriptor_, &facts) == 0) end = std::min(end, static_cast<std::uint64_t>(facts.st_size));
-      const std::string change = end < size_ ? fmt::format(" now and at {} when it was opened", size_) : "";
-      return invalid_problem("{}: ends at byte {}{}, wanted {} bytes from {}", printable_path(path_), end, change,
-                             to.size(), offset);
+      if (::fstat(opened_.descriptor, &facts) == 0) end = std::min(end, static_cast<std::uint64_t>(facts.st_size));
+      const std::string change =
+          end < opened_.size ? fmt::format(" now and at {} when it was opened", opened_.size) : "";
+      return invalid_problem("{}: ends at byte {}{}, wanted {} bytes from {}", printable_path(opened_.path), end,
+                             change, to.size(), offset);
     }
     done += static_cast<std::size_t>(count);
   }
@@ -200,10 +191,12 @@ Status InputFile::read(std::uint64_t offset, std::span<std::byte> to) const {
 
 Status InputFile::check_unchanged() const {
   struct stat facts {};
-  if (::fstat(descriptor_, &facts) != 0) return invalid_problem("{}: {}", printable_path(path_), error_text(errno));
-  if (static_cast<std::uint64_t>(facts.st_size) == size_ && nanoseconds(facts.st_mtim) == modified_ns_) return {};
-  return invalid_problem("{}: was changed while it was read (it had {} bytes and has {})", printable_path(path_), size_,
-                         facts.st_size);
+  if (::fstat(opened_.descriptor, &facts) != 0)
+    return invalid_problem("{}: {}", printable_path(opened_.path), error_text(errno));
+  if (static_cast<std::uint64_t>(facts.st_size) == opened_.size && nanoseconds(facts.st_mtim) == opened_.modified_ns)
+    return {};
+  return invalid_problem("{}: was changed while it was read (it had {} bytes and has {})", printable_path(opened_.path),
+                         opened_.size, facts.st_size);
 }
 
 }  // namespace kvant::io

@@ -29,13 +29,13 @@ class InputFile {
   InputFile& operator=(InputFile&& other) noexcept;
   ~InputFile();
 
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const { return opened_.path; }
   // When it was opened.
-  std::uint64_t size() const { return size_; }
+  std::uint64_t size() const { return opened_.size; }
   // Which file it is, whatever its name.
-  std::uint64_t device() const { return device_; }
-  std::uint64_t inode() const { return inode_; }
-  std::int64_t modified_ns() const { return modified_ns_; }
+  std::uint64_t device() const { return opened_.device; }
+  std::uint64_t inode() const { return opened_.inode; }
+  std::int64_t modified_ns() const { return opened_.modified_ns; }
 
   // Fills all of `to` from `offset` on, or refuses: "model.safetensors: ends at byte 100, wanted 200 bytes from 50".
   // May be called from many threads.
@@ -46,12 +46,15 @@ class InputFile {
 
  private:
   InputFile() = default;
-  std::filesystem::path path_;
-  int descriptor_ = -1;
-  std::uint64_t size_ = 0;
-  std::uint64_t device_ = 0;
-  std::uint64_t inode_ = 0;
-  std::int64_t modified_ns_ = 0;
+  // Moves as one.
+  struct Opened {
+    std::filesystem::path path;
+    int descriptor = -1;
+    std::uint64_t size = 0;
+    std::uint64_t device = 0, inode = 0;
+    std::int64_t modified_ns = 0;
+  };
+  Opened opened_;
 };
 
 }  // namespace kvant::io

@@ -12,10 +12,8 @@
 namespace kvant::io {
 
 struct Tile {
-  std::uint64_t row = 0;
-  std::uint64_t rows = 0;
-  std::uint64_t column = 0;
-  std::uint64_t columns = 0;
+  std::uint64_t row = 0, rows = 0;
+  std::uint64_t column = 0, columns = 0;
 };
 
 struct TilingRequest {

@@ -23,6 +23,14 @@ inline constexpr std::uint64_t kBlock = ErrorSums::kMaxCount;
 
 inline std::uint64_t blocks_in_row(const io::Tile& tile) { return base::parts_of(tile.columns, kBlock); }
 
+// f(row, column, count) for the blocks of a tile, row by row; both count from the tile's first.
+template <class Function>
+void for_each_block(const io::Tile& tile, const Function& f) {
+  for (std::uint64_t r = 0; r < tile.rows; ++r)
+    for (std::uint64_t c = 0; c < tile.columns; c += kBlock)
+      f(r, c, static_cast<std::size_t>(std::min(kBlock, tile.columns - c)));
+}
+
 // Tiles of about `tile_bytes`, but never less than a block of one row; `element_bytes` and `row_bytes` as in
 // TilingRequest.
 inline io::Tiling tiling_in_blocks(std::uint64_t rows, std::uint64_t columns, std::uint64_t element_bytes,

@@ -109,22 +109,20 @@ class TensorStats {
     if (Status s = ranges(tile, buffers, stats); !s.ok()) return s;
     buffers.wide.resize(kBlock);
     std::size_t block = 0;
-    for (std::uint64_t r = 0; r < tile.rows; ++r)
-      for (std::uint64_t c = 0; c < tile.columns; c += kBlock) {
-        const auto count = static_cast<std::size_t>(std::min(kBlock, tile.columns - c));
-        const std::byte* from = buffers.bytes.data() + r * row_bytes + c * width_;
-        ErrorSums::Values values;
-        if (kind_ == ElementKind::f64) {
-          values = sums_.values(reinterpret_cast<const double*>(from), count);
-        } else {
-          widen(kind_, from, count, buffers.wide.data());
-          values = sums_.values(buffers.wide.data(), count);
-        }
-        blocks[block++] = values.squares;
-        stats.nan += values.nan;
-        stats.infinite += values.infinite;
-        stats.zeros += values.zeros;
+    for_each_block(tile, [&](std::uint64_t r, std::uint64_t c, std::size_t count) {
+      const std::byte* from = buffers.bytes.data() + r * row_bytes + c * width_;
+      ErrorSums::Values values;
+      if (kind_ == ElementKind::f64) {
+        values = sums_.values(reinterpret_cast<const double*>(from), count);
+      } else {
+        widen(kind_, from, count, buffers.wide.data());
+        values = sums_.values(buffers.wide.data(), count);
       }
+      blocks[block++] = values.squares;
+      stats.nan += values.nan;
+      stats.infinite += values.infinite;
+      stats.zeros += values.zeros;
+    });
     return {};
   }
 

@@ -107,18 +107,16 @@ class LayerComparison {
     if (Status s = check_scales(tile, buffers.rows); !s.ok()) return s;
     buffers.wide.resize(kBlock);
     std::size_t block = 0;
-    for (std::uint64_t r = 0; r < tile.rows; ++r)
-      for (std::uint64_t c = 0; c < tile.columns; c += kBlock) {
-        const auto count = static_cast<std::size_t>(std::min(kBlock, tile.columns - c));
-        const std::byte* from = buffers.weights.data() + r * row_bytes + c * width_;
-        ErrorSums::Sums& sums = blocks[block++];
-        if (kind_ == ElementKind::f64) {
-          add_block(reinterpret_cast<const double*>(from), tile, r, c, count, worker, buffers, sums, loss);
-        } else {
-          widen(kind_, from, count, buffers.wide.data());
-          add_block(buffers.wide.data(), tile, r, c, count, worker, buffers, sums, loss);
-        }
+    for_each_block(tile, [&](std::uint64_t r, std::uint64_t c, std::size_t count) {
+      const std::byte* from = buffers.weights.data() + r * row_bytes + c * width_;
+      ErrorSums::Sums& sums = blocks[block++];
+      if (kind_ == ElementKind::f64) {
+        add_block(reinterpret_cast<const double*>(from), tile, r, c, count, worker, buffers, sums, loss);
+      } else {
+        widen(kind_, from, count, buffers.wide.data());
+        add_block(buffers.wide.data(), tile, r, c, count, worker, buffers, sums, loss);
       }
+    });
     return {};
   }
 

@@ -11,17 +11,15 @@
 #include "ops/overlap.h"
 #include "ops/preference.h"
 #include "ops/registry.h"
+#include "ops/segmented_shape.h"
 #include "ops/views.h"
 
 namespace kvant {
 
 struct AnyDynamicRangeQuantizePlan::Impl {
   DynamicRangeQuantizeDescriptor descriptor;
-  ElementKind input;
+  ops::SegmentedShape segmented;
   ElementKind output;
-  Shape parameter_shape;
-  std::int64_t parameters;
-  std::int64_t rows;
   const detail::DynamicRangeKernel* kernel;
   std::unique_ptr<const detail::Prepared> prepared;
 };
@@ -67,17 +65,16 @@ Result<AnyDynamicRangeQuantizePlan> AnyDynamicRangeQuantizePlan::select(const St
 
   const auto selected = ops::select_kernel<detail::DynamicRangeKernel>(QuantizeKind::dynamic_range_quantize, *d.input,
                                                                        *d.output, *target);
+  const ops::SegmentedShape segmented(d.shape, d.scope, *parameters, *d.input);
   const detail::DynamicRangeProblem problem{
-      .segments = {d.shape, d.scope, *parameters, *d.input, *d.output},
+      .segments = segmented.problem(*d.output),
       .rules = {.symmetric = symmetric, .include_zero = d.include_zero, .q_min = range->min, .q_max = range->max},
       .numerics = preference.numerics};
   auto prepared =
       selected.kernel == nullptr ? nullptr : selected.kernel->prepare(*selected.kernel, *selected.set, problem);
   if (prepared == nullptr) return unsupported("{}: no kernel for {} to {}", who(), name(*d.input), name(*d.output));
-  const std::int64_t elements = *d.shape.element_count();
-  return AnyDynamicRangeQuantizePlan(std::make_shared<const Impl>(
-      Impl{d, *d.input, *d.output, *parameters, *parameters->element_count(),
-           elements == 0 ? 0 : elements / d.shape.row_length(), selected.kernel, std::move(prepared)}));
+  return AnyDynamicRangeQuantizePlan(
+      std::make_shared<const Impl>(Impl{d, segmented, *d.output, selected.kernel, std::move(prepared)}));
 }
 
 std::size_t AnyDynamicRangeQuantizePlan::workspace_size() const { return impl_->prepared->workspace_size(); }
@@ -89,11 +86,14 @@ const DynamicRangeQuantizeDescriptor& AnyDynamicRangeQuantizePlan::descriptor() 
 Status AnyDynamicRangeQuantizePlan::can_implement(const detail::DynamicRangeQuantizeOperands& o) const {
   const DynamicRangeQuantizeDescriptor& d = impl_->descriptor;
   const auto who = [&] { return label(d); };
-  if (Status s = ops::check_view(who, "input", *o.input, impl_->input, d.shape, impl_->rows); !s.ok()) return s;
-  if (Status s = ops::check_view(who, "output", *o.output, impl_->output, d.shape, impl_->rows); !s.ok()) return s;
-  const std::int64_t count = impl_->parameters;
-  const ops::ParameterShape wanted{impl_->parameter_shape, count, d.scope.kind()};
-  const ElementKind scale_type = scale_kind(impl_->input);
+  if (Status s = ops::check_view(who, "input", *o.input, impl_->segmented.input, d.shape, impl_->segmented.rows);
+      !s.ok())
+    return s;
+  if (Status s = ops::check_view(who, "output", *o.output, impl_->output, d.shape, impl_->segmented.rows); !s.ok())
+    return s;
+  const std::int64_t count = impl_->segmented.parameters;
+  const ops::ParameterShape wanted{impl_->segmented.parameter_shape, count, d.scope.kind()};
+  const ElementKind scale_type = scale_kind(impl_->segmented.input);
   const AnyMut& scale = *o.scale_out;
   const AnyMut& zero_point = *o.zero_point_out;
   if (Status s = ops::check_parameters(who, "scale_out", scale, scale_type, wanted, true); !s.ok()) return s;
@@ -109,8 +109,8 @@ Status AnyDynamicRangeQuantizePlan::can_implement(const detail::DynamicRangeQuan
   if (Status s = check_alignment("scale_out", scale); !s.ok()) return s;
   if (Status s = check_alignment("zero_point_out", zero_point); !s.ok()) return s;
 
-  const ops::Extent read = ops::extent(*o.input, impl_->rows);
-  const ops::Extent codes = ops::extent(*o.output, impl_->rows);
+  const ops::Extent read = ops::extent(*o.input, impl_->segmented.rows);
+  const ops::Extent codes = ops::extent(*o.output, impl_->segmented.rows);
   const std::int64_t scale_bytes = row_bytes(scale_type, count);
   const std::int64_t zero_point_bytes = has_zero_point ? row_bytes(ElementKind::s32, count) : 0;
   const ops::Extent scales(scale.data, 1, scale_bytes, scale_bytes);
@@ -131,7 +131,7 @@ Status AnyDynamicRangeQuantizePlan::run(const Stream& stream, Workspace workspac
   if (Status s = ops::check_stream(who, stream, impl_->kernel->sku.backend); !s.ok()) return s;
   if (Status status = can_implement(o); !status.ok()) return status;
   if (Status status = ops::check_workspace(who, workspace, workspace_size()); !status.ok()) return status;
-  if (impl_->parameters == 0) return {};
+  if (impl_->segmented.parameters == 0) return {};
   const detail::DynamicRangeJob job{.x = ops::rows_of(*o.input),
                                     .out = ops::rows_of(*o.output),
                                     .gaps = ops::has_gaps(*o.input) || ops::has_gaps(*o.output),

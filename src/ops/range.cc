@@ -10,16 +10,14 @@
 #include "ops/overlap.h"
 #include "ops/preference.h"
 #include "ops/registry.h"
+#include "ops/segmented_shape.h"
 #include "ops/views.h"
 
 namespace kvant {
 
 struct AnyRangePlan::Impl {
   RangeDescriptor descriptor;
-  ElementKind input;
-  Shape parameter_shape;
-  std::int64_t parameters;
-  std::int64_t rows;
+  ops::SegmentedShape segmented;
   const detail::RangeKernel* kernel;
   std::unique_ptr<const detail::Prepared> prepared;
 };
@@ -54,10 +52,9 @@ Result<AnyRangePlan> AnyRangePlan::select(const Stream& stream, const RangeDescr
   const auto* kernel =
       ops::select_kernel<detail::RangeKernel>(QuantizeKind::range, *d.input, scale_kind(*d.input), *target).kernel;
   if (kernel == nullptr) return unsupported("{}: no kernel for {}", who(), name(*d.input));
-  const std::int64_t elements = *d.shape.element_count();
-  return AnyRangePlan(std::make_shared<const Impl>(
-      Impl{d, *d.input, *parameters, *parameters->element_count(), elements == 0 ? 0 : elements / d.shape.row_length(),
-           kernel, kernel->prepare({d.shape, d.scope, *parameters, *d.input, std::nullopt})}));
+  const ops::SegmentedShape segmented(d.shape, d.scope, *parameters, *d.input);
+  return AnyRangePlan(
+      std::make_shared<const Impl>(Impl{d, segmented, kernel, kernel->prepare(segmented.problem(std::nullopt))}));
 }
 
 std::size_t AnyRangePlan::workspace_size() const { return impl_->prepared->workspace_size(); }
@@ -67,13 +64,15 @@ const RangeDescriptor& AnyRangePlan::descriptor() const { return impl_->descript
 Status AnyRangePlan::can_implement(const detail::RangeOperands& o) const {
   const RangeDescriptor& d = impl_->descriptor;
   const auto who = [&] { return label(d); };
-  if (Status s = ops::check_view(who, "input", *o.input, impl_->input, d.shape, impl_->rows); !s.ok()) return s;
-  const ElementKind kind = scale_kind(impl_->input);
-  const std::int64_t count = impl_->parameters;
-  const ops::ParameterShape wanted{impl_->parameter_shape, count, d.scope.kind()};
+  if (Status s = ops::check_view(who, "input", *o.input, impl_->segmented.input, d.shape, impl_->segmented.rows);
+      !s.ok())
+    return s;
+  const ElementKind kind = scale_kind(impl_->segmented.input);
+  const std::int64_t count = impl_->segmented.parameters;
+  const ops::ParameterShape wanted{impl_->segmented.parameter_shape, count, d.scope.kind()};
   const Output outputs[] = {{"min_out", o.min_out}, {"max_out", o.max_out}, {"max_abs_out", o.max_abs_out}};
   const std::int64_t bytes = row_bytes(kind, count);
-  const ops::Extent read = ops::extent(*o.input, impl_->rows);
+  const ops::Extent read = ops::extent(*o.input, impl_->segmented.rows);
   bool any = false;
   const base::Who label_of(who);
   const ops::AlignmentCheck check_alignment(label_of, impl_->kernel->sku.backend);
@@ -101,7 +100,7 @@ Status AnyRangePlan::run(const Stream& stream, Workspace workspace, const detail
   if (Status s = ops::check_stream(who, stream, sku().backend); !s.ok()) return s;
   if (Status status = can_implement(o); !status.ok()) return status;
   if (Status status = ops::check_workspace(who, workspace, workspace_size()); !status.ok()) return status;
-  if (impl_->parameters == 0) return {};
+  if (impl_->segmented.parameters == 0) return {};
   const auto data = [](const AnyMut* view) { return static_cast<std::byte*>(view->data); };
   const detail::RangeJob job{.x = ops::rows_of(*o.input),
                              .gaps = ops::has_gaps(*o.input),
