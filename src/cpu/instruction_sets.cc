@@ -10,6 +10,11 @@
 #endif
 
 namespace kvant::cpu {
+
+// Of the headers in cpu/isa, which only code for their instruction set may include.
+struct ScalarIsa;
+struct Avx2Isa;
+
 namespace {
 
 #if defined(KVANT_HAS_AVX2)

@@ -16,6 +16,9 @@ template <class T>
 inline constexpr int kBits = bits_per_element(kind_of<T>);
 template <class T>
 inline constexpr bool kIsPacked = is_packed(kind_of<T>);
+// Elements in a byte; 1 for what is not packed.
+template <class T>
+inline constexpr int kPerByte = elements_per_byte(kind_of<T>);
 template <class T>
 inline constexpr bool kIsFloat = is_float(kind_of<T>);
 template <class T>
@@ -33,10 +36,10 @@ inline constexpr int kChunk = 128 / (kBits<A> < kBits<B> ? kBits<A> : kBits<B>) 
                                   ? 128 / (kBits<A> < kBits<B> ? kBits<A> : kBits<B>)
                                   : 512 / (kBits<A> > kBits<B> ? kBits<A> : kBits<B>);
 
-// Bytes from the beginning of a line to its element i, which is even for packed types.
+// Bytes from the beginning of a line to its element i, which begins a byte for packed types.
 template <class T>
 KVANT_DEVICE std::int64_t offset_of(std::int64_t i) {
-  return kIsPacked<T> ? i / 2 : i * (kBits<T> / 8);
+  return kIsPacked<T> ? i / kPerByte<T> : i * (kBits<T> / 8);
 }
 
 // The bits of a chunk.
@@ -119,7 +122,8 @@ KVANT_DEVICE void pack(std::uint32_t* w, int i, number_t<T> value) {
   }
 }
 
-// Elements [first, first + count) of a line, count <= N; the others become zero. For packed types `first` is even.
+// Elements [first, first + count) of a line, count <= N; the others become zero. For packed types `first` begins a
+// byte.
 template <class T, int N>
 KVANT_DEVICE void load_chunk(const std::byte* line, std::int64_t first, int count, number_t<T> (&v)[N]) {
   using Bits = Packet<N * kBits<T> / 8>;
@@ -135,8 +139,8 @@ KVANT_DEVICE void load_chunk(const std::byte* line, std::int64_t first, int coun
     v[i] = 0;
     if (i >= count) continue;
     if constexpr (kIsPacked<T>) {
-      const std::uint32_t byte = device::load<std::uint8_t>(p + i / 2);
-      v[i] = unpack<T>(&byte, i % 2);
+      const std::uint32_t byte = device::load<std::uint8_t>(p + i / kPerByte<T>);
+      v[i] = unpack<T>(&byte, i % kPerByte<T>);
     } else if constexpr (kIsFloat<T>) {
       v[i] = widen(device::load<T>(p + i * sizeof(T)));
     } else {
@@ -145,7 +149,7 @@ KVANT_DEVICE void load_chunk(const std::byte* line, std::int64_t first, int coun
   }
 }
 
-// The same elements of a line that is written. The half byte behind an odd last element becomes zero.
+// The same elements of a line that is written. The bits of a byte after the last element become zero.
 template <class T, int N>
 KVANT_DEVICE void store_chunk(std::byte* line, std::int64_t first, int count, const number_t<T> (&v)[N]) {
   using Bits = Packet<N * kBits<T> / 8>;
@@ -161,11 +165,12 @@ KVANT_DEVICE void store_chunk(std::byte* line, std::int64_t first, int count, co
   for (int i = 0; i < N; ++i) {
     if (i >= count) continue;
     if constexpr (kIsPacked<T>) {
-      if (i % 2 != 0) continue;
+      if (i % kPerByte<T> != 0) continue;
       std::uint32_t byte = 0;
-      pack<T>(&byte, 0, v[i]);
-      if (i + 1 < count) pack<T>(&byte, 1, v[i + 1]);
-      device::store(p + i / 2, static_cast<std::uint8_t>(byte));
+      KVANT_UNROLL
+      for (int j = 0; j < kPerByte<T>; ++j)
+        if (i + j < count) pack<T>(&byte, j, v[i + j]);
+      device::store(p + i / kPerByte<T>, static_cast<std::uint8_t>(byte));
     } else if constexpr (kIsFloat<T>) {
       device::store(p + i * sizeof(T), narrow<T>(v[i]));
     } else {
@@ -182,12 +187,12 @@ struct Cut {
   std::int64_t end;
   std::int64_t origin;  // where chunk 0 would begin if it were whole
 
-  // kEven: chunks must begin at even elements, since some operand is packed.
-  template <bool kEven>
+  // Chunks begin at multiples of kUnit elements, since some operand is packed so many to a byte.
+  template <int kUnit>
   static KVANT_DEVICE Cut make(const std::byte* line, std::int64_t begin, std::int64_t end) {
     const auto address = reinterpret_cast<std::uintptr_t>(line) + static_cast<std::uintptr_t>(offset_of<T>(begin));
     const int behind = static_cast<int>(address % 16) * 8 / kBits<T>;  // elements since the last multiple
-    return {begin, end, kEven && behind % 2 != 0 ? begin : begin - behind};
+    return {begin, end, behind % kUnit != 0 ? begin : begin - behind};
   }
 
   KVANT_DEVICE std::int64_t chunks() const { return end > begin ? (end - origin + N - 1) / N : 0; }

@@ -41,7 +41,7 @@ KVANT_KERNEL void KVANT_BLOCK(kThreads, 2) dynamic_runs_kernel(const RunsProblem
   using Op = Quantize<T, Code>;
   using L = typename Op::L;
   constexpr int N = kChunk<T, Code>;
-  constexpr bool kEven = kIsPacked<Code>;
+  constexpr int kUnit = kPerByte<Code>;
   const Team team{problem.team_size};
   const std::int64_t chunks = problem.segments.chunks();
   const std::int64_t units = problem.segments.parameters * chunks;
@@ -57,7 +57,7 @@ KVANT_KERNEL void KVANT_BLOCK(kThreads, 2) dynamic_runs_kernel(const RunsProblem
     if (!codes.is_static) {
       semantics::Range<L> r = semantics::Range<L>::empty();
       if (mine && chunks == 1) {
-        for_each_chunk<T, N, kEven>(problem, unit, team, [&](std::int64_t line, std::int64_t begin, int count) {
+        for_each_chunk<T, N, kUnit>(problem, unit, team, [&](std::int64_t line, std::int64_t begin, int count) {
           C x[N];
           load_divided<T, N>(problem.x + line * problem.x_stride, codes.divisor, begin, count, x);
           r = extended<L, N>(r, x, count);
@@ -72,7 +72,7 @@ KVANT_KERNEL void KVANT_BLOCK(kThreads, 2) dynamic_runs_kernel(const RunsProblem
     }
     if (!mine) continue;
     const auto prepared = semantics::prepare<L>(p.scale, p.zero_point, codes.settings.q_min, codes.settings.q_max);
-    for_each_chunk<T, N, kEven>(problem, unit, team, [&](std::int64_t line, std::int64_t begin, int count) {
+    for_each_chunk<T, N, kUnit>(problem, unit, team, [&](std::int64_t line, std::int64_t begin, int count) {
       C x[N];
       int q[N];
       load_divided<T, N>(problem.x + line * problem.x_stride, codes.divisor, begin, count, x);

@@ -2,7 +2,6 @@
 #include "cuda/elementwise.cuh"
 
 #include <array>
-#include <type_traits>
 
 #include "base/divide_up.h"
 #include "core/elementwise_kernel.h"
@@ -20,23 +19,6 @@ Status launch(const detail::ElementwiseKernel&, const Stream& stream, const deta
   const std::int64_t chunks = base::divide_up(job.runs.length, N) + 1;
   const detail::DeviceStream& device = stream.device();
   return launched(who, device::launch(device, rectangle(device, chunks, job.runs.lines), &elementwise_kernel<Op>, job));
-}
-
-// Which operator of operators.h a row of the table is, for a floating-point and a code type.
-template <QuantizeKind kOp, class F, class Code>
-constexpr auto operator_of() {
-  if constexpr (kOp == QuantizeKind::quantize)
-    return std::type_identity<Quantize<F, Code>>{};
-  else if constexpr (kOp == QuantizeKind::dequantize)
-    return std::type_identity<Dequantize<F, Code>>{};
-  else if constexpr (kOp == QuantizeKind::fake_quantize)
-    return std::type_identity<FakeQuantize<F>>{};
-  else if constexpr (kOp == QuantizeKind::quantize_backward)
-    return std::type_identity<MaskedBackward<F, true>>{};
-  else if constexpr (kOp == QuantizeKind::dequantize_backward)
-    return std::type_identity<DequantizeBackward<F>>{};
-  else if constexpr (kOp == QuantizeKind::fake_quantize_backward)
-    return std::type_identity<MaskedBackward<F, false>>{};
 }
 
 template <QuantizeKind kOp, class F, class Code>

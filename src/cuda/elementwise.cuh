@@ -43,7 +43,7 @@ KVANT_KERNEL void KVANT_BLOCK(256, 2) elementwise_kernel(const detail::Elementwi
   using L = typename Op::L;
   using C = compute_t<F>;
   constexpr int N = kChunk<In, Out>;
-  constexpr bool kEven = kIsPacked<In> || kIsPacked<Out>;
+  constexpr int kUnit = kPerByte < In >> kPerByte<Out> ? kPerByte<In> : kPerByte<Out>;
   using Lines = Cut<F, N>;
 
   const detail::Runs& runs = job.runs;
@@ -63,7 +63,7 @@ KVANT_KERNEL void KVANT_BLOCK(256, 2) elementwise_kernel(const detail::Elementwi
     std::byte* out_line = job.out + line * job.out_stride;
     const std::int64_t base = core::first_parameter(runs, line);
     const std::byte* wider = kIsFloat<In> ? x_line : out_line;
-    const Lines cut = Lines::template make<kEven>(wider, 0, runs.length);
+    const Lines cut = Lines::template make<kUnit>(wider, 0, runs.length);
     const std::int64_t chunks = cut.chunks();
     for (std::int64_t chunk = static_cast<std::int64_t>(block.x) * size.x + thread.x; chunk < chunks;
          chunk += chunk_step) {

@@ -7,10 +7,12 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/chunk.h"
 #include "cuda/lanes.h"
 #include "kvant/plan.h"
+#include "kvant/sku.h"
 #include "semantics/quantize.h"
 
 namespace kvant::cuda {
@@ -118,6 +120,23 @@ struct DequantizeBackward : Operator<F, F, F> {
     return semantics::dequantize_backward<L>(dy, p.scale);
   }
 };
+
+// Which of them an operator of the table is, for a floating-point and a code type.
+template <QuantizeKind kOp, class F, class Code>
+constexpr auto operator_of() {
+  if constexpr (kOp == QuantizeKind::quantize)
+    return std::type_identity<Quantize<F, Code>>{};
+  else if constexpr (kOp == QuantizeKind::dequantize)
+    return std::type_identity<Dequantize<F, Code>>{};
+  else if constexpr (kOp == QuantizeKind::fake_quantize)
+    return std::type_identity<FakeQuantize<F>>{};
+  else if constexpr (kOp == QuantizeKind::quantize_backward)
+    return std::type_identity<MaskedBackward<F, true>>{};
+  else if constexpr (kOp == QuantizeKind::dequantize_backward)
+    return std::type_identity<DequantizeBackward<F>>{};
+  else if constexpr (kOp == QuantizeKind::fake_quantize_backward)
+    return std::type_identity<MaskedBackward<F, false>>{};
+}
 
 // A chunk whose elements share their parameters.
 template <class Op, int N>

@@ -126,13 +126,13 @@ struct RunsUnit {
 };
 
 // f(line, first, count) for this thread's chunks of N elements of a unit.
-template <class T, int N, bool kEven, class Function>
+template <class T, int N, int kUnit, class Function>
 KVANT_DEVICE void for_each_chunk(const RunsProblem& problem, const RunsUnit& unit, const Team& team,
                                  const Function& f) {
   for (std::int64_t k = unit.lines.begin; k < unit.lines.end; ++k) {
     const std::int64_t line = unit.segment.line(problem.segments.runs, k);
     const auto cut =
-        Cut<T, N>::template make<kEven>(problem.x + line * problem.x_stride, unit.elements.begin, unit.elements.end);
+        Cut<T, N>::template make<kUnit>(problem.x + line * problem.x_stride, unit.elements.begin, unit.elements.end);
     const std::int64_t chunks = cut.chunks();
     for (std::int64_t chunk = team.rank(); chunk < chunks; chunk += team.size)
       f(line, cut.first(chunk), cut.count(chunk));
@@ -165,7 +165,7 @@ KVANT_KERNEL void KVANT_BLOCK(kThreads, 3) range_runs_kernel(const RunsProblem p
     semantics::Range<L> r = semantics::Range<L>::empty();
     if (index < units) {
       unit = RunsUnit::of(problem.segments, index);
-      for_each_chunk<T, N, false>(problem, unit, team, [&](std::int64_t line, std::int64_t begin, int count) {
+      for_each_chunk<T, N, 1>(problem, unit, team, [&](std::int64_t line, std::int64_t begin, int count) {
         compute_t<T> x[N];
         load_chunk<T, N>(problem.x + line * problem.x_stride, begin, count, x);
         r = extended<L, N>(r, x, count);

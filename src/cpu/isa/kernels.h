@@ -10,9 +10,6 @@
 
 namespace kvant::cpu {
 
-struct ScalarIsa;
-struct Avx2Isa;
-
 // The kernels of one family, defined where the family is compiled for Isa.
 template <class Isa, class Kernel>
 detail::KernelList<Kernel> kernels();
