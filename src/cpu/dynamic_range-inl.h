@@ -109,9 +109,10 @@ class OwnRangeQuantizer {
     while (batch.runs != 0) {
       const ElementwiseWork& job = finish(batch);
       const Batch next = batch_after(batch);
-      Op::template with_body<true>(job, table_.flags,
-                                   [&](auto body) KVANT_INLINE_LAMBDA { walk<decltype(body)>(job, batch, next); });
-      find_from(next, batch.runs);
+      const bool walked = Op::with_bounded_body(
+          job, table_.flags, [&](auto body) KVANT_INLINE_LAMBDA { walk<decltype(body)>(job, batch, next); });
+      if (!walked) job_.quantize->run(job, {batch.line, batch.line + 1, batch.offset, batch.elements});
+      find_from(next, walked ? batch.runs : 0);
       batch = next;
     }
   }

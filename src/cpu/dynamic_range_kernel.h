@@ -10,13 +10,16 @@
 
 namespace kvant::cpu {
 
-// Both pieces of work read the scales and zero points that the kernel writes to `scale` and `zero_point`.
+// `quantize` makes codes where the kernel has no loop of its own: parameters or ranges of codes that are unusual, or
+// elements that are not finite. Both pieces of work read the scales and zero points that the kernel writes to `scale`
+// and `zero_point`.
 struct DynamicRangeWork {
   const ElementwiseWork* any;     // for any elements
   const ElementwiseWork* finite;  // for runs whose elements are known to be finite; differs in `bounded`
   const semantics::RangeRules* rules;
   std::byte* scale;
-  std::byte* zero_point;  // null: not wanted
+  std::byte* zero_point;              // null: not wanted
+  const ElementwiseKernel* quantize;  // of the same types
 };
 
 struct DynamicRangeKernel : detail::DynamicRangeKernel {

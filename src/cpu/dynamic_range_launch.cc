@@ -108,7 +108,7 @@ Status launch_dynamic_range(const detail::DynamicRangeKernel& kernel, const Stre
   any.fetch_ahead = large ? kFetchAhead : 0;
   ElementwiseWork finite = any;
   finite.bounded = codes_stay_inside(plan.rules, plan.output);
-  const DynamicRangeWork work{&any, &finite, &plan.rules, job.scale, job.zero_point};
+  const DynamicRangeWork work{&any, &finite, &plan.rules, job.scale, job.zero_point, plan.quantize_kernel};
   if (runs_are_segments(segments, plan.output))
     return run_by_runs(stream, of_cpu(kernel), *plan.quantize_kernel, work, segments.elements);
   const Quantizer quantizer{plan.range_kernel, plan.quantize_kernel, &work};

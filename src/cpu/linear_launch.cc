@@ -56,7 +56,7 @@ struct PreparedLinear : detail::Prepared {
   detail::LinearProblem problem;
   Layout layout;
   const DynamicRangeKernel* own_range = nullptr;  // makes the codes of dynamic activations
-  const ElementwiseKernel* quantize = nullptr;    // and of static ones
+  const ElementwiseKernel* quantize = nullptr;    // and of static ones; used by the former too
 };
 
 // The first step: tile by tile, from the caller's rows to tiles of codes.
@@ -135,7 +135,8 @@ Status prepare_activation(const LinearKernel& kernel, const PreparedLinear& plan
       .kernel = &kernel,
       .own_range = plan.own_range,
       .quantize = plan.quantize,
-      .dynamic_work = {&any, &finite, &p.rules, workspace + layout.scales, workspace + layout.zero_points},
+      .dynamic_work = {&any, &finite, &p.rules, workspace + layout.scales, workspace + layout.zero_points,
+                       plan.quantize},
       .static_work = &any,
       .input = job.activation.data,
       .input_stride = job.activation.stride,
@@ -159,11 +160,10 @@ std::unique_ptr<const detail::Prepared> prepare_linear(const detail::LinearKerne
   if (!problem.quantizes) return plan;
   // What quantization reads: the input, or its quotients.
   const ElementKind read = problem.smooth ? problem.compute() : problem.activation;
-  if (problem.is_static) {
-    const auto* quantize = set.find<detail::ElementwiseKernel>(QuantizeKind::quantize, read, problem.codes);
-    if (quantize == nullptr) return nullptr;
-    plan->quantize = &of_cpu(*quantize);
-  } else {
+  const auto* quantize = set.find<detail::ElementwiseKernel>(QuantizeKind::quantize, read, problem.codes);
+  if (quantize == nullptr) return nullptr;
+  plan->quantize = &of_cpu(*quantize);
+  if (!problem.is_static) {
     const auto* own_range =
         set.find<detail::DynamicRangeKernel>(QuantizeKind::dynamic_range_quantize, read, problem.codes);
     if (own_range == nullptr) return nullptr;

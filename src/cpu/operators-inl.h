@@ -86,6 +86,19 @@ struct Quantize : OperatorTypes<L, In, Out> {
     }
     return reciprocal ? f(General<MultiplyByInverse>{}) : f(General<DivideByScale>{});
   }
+
+  // The body for ordinary parameters of bounded work alone. False: there is none for this.
+  template <class Function>
+  static KVANT_INLINE bool with_bounded_body(const ElementwiseWork& job, Flags flags, const Function& f) {
+    const bool reciprocal = job.numerics == Numerics::reciprocal;
+    if constexpr (L::kHasNarrowCodes) {
+      if (!flags.clamps_input || !job.bounded) return false;
+      reciprocal ? f(Narrow<MultiplyByInverse, true>{}) : f(Narrow<MultiplyAndCorrect, true>{});
+    } else {
+      reciprocal ? f(General<MultiplyByInverse>{}) : f(General<DivideByScale>{});
+    }
+    return true;
+  }
 };
 
 template <class L, class In, class Out>
