@@ -182,9 +182,9 @@ struct Device {
   }
 };
 
-class Bench {
+class DeviceBenchmark {
  public:
-  Bench(std::string filter, int repeats) : filter_(std::move(filter)), repeats_(repeats) {
+  DeviceBenchmark(std::string filter, int repeats) : filter_(std::move(filter)), repeats_(repeats) {
     need(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
     need(cudaEventCreate(&begin_), "cudaEventCreate");
     need(cudaEventCreate(&end_), "cudaEventCreate");
@@ -427,7 +427,7 @@ int main(int argc, char** argv) {
   if (error != cudaSuccess) fail(std::string("there is no CUDA device: ") + cudaGetErrorString(error), 3);
   if (devices == 0) fail("there is no CUDA device: the driver lists none", 3);
 
-  Bench bench(filter, repeats);
+  DeviceBenchmark bench(filter, repeats);
   bench.header();
   if (only_device) return 0;
   bench.copy();

@@ -24,7 +24,7 @@ namespace kvant::bench {
 namespace {
 
 constexpr std::int64_t kRows[] = {1, 16, 128, 512};
-constexpr std::int64_t kMostRows = 512;
+constexpr std::int64_t kMaxRows = 512;
 
 struct Case {
   std::int64_t rows;          // M
@@ -51,13 +51,13 @@ float quantize_row(const float* x, std::int64_t n, std::int8_t* codes) {
 class Layer {
  public:
   Layer(std::int64_t k, std::int64_t n) : in_features(k), out_features(n) {
-    const auto weight_size = static_cast<std::size_t>(n * k), input_size = static_cast<std::size_t>(kMostRows * k);
+    const auto weight_size = static_cast<std::size_t>(n * k), input_size = static_cast<std::size_t>(kMaxRows * k);
     bell = codes(buffers_[0], weight_size);
     uniform = codes(buffers_[1], weight_size);
     input = reinterpret_cast<float*>(buffers_[2].get(sizeof(float) * input_size));
     activation = codes(buffers_[3], input_size);
     full_range_activation = codes(buffers_[4], input_size);
-    output = reinterpret_cast<float*>(buffers_[5].get(sizeof(float) * static_cast<std::size_t>(kMostRows * n)));
+    output = reinterpret_cast<float*>(buffers_[5].get(sizeof(float) * static_cast<std::size_t>(kMaxRows * n)));
 
     // All drawn anew: how often neighbouring weights are large together decides the speed of kernels with 16-bit sums.
     std::mt19937 random(11);
@@ -68,13 +68,13 @@ class Layer {
       for (float& x : row) x = normal(random);
       weight_scale[static_cast<std::size_t>(i)] = quantize_row(row.data(), k, bell + i * k);
     }
-    activation_scale.resize(kMostRows);
-    for (std::int64_t i = 0; i < kMostRows; ++i) {
+    activation_scale.resize(kMaxRows);
+    for (std::int64_t i = 0; i < kMaxRows; ++i) {
       for (std::int64_t j = 0; j < k; ++j) input[i * k + j] = normal(random);
       activation_scale[static_cast<std::size_t>(i)] = quantize_row(input + i * k, k, activation + i * k);
     }
     fill_uniform(uniform, n * k, 12);
-    fill_uniform(full_range_activation, kMostRows * k, 13);
+    fill_uniform(full_range_activation, kMaxRows * k, 13);
     peers = make_peers({k, n, bell, weight_scale.data()});
     check_sums();
   }
@@ -96,10 +96,10 @@ class Layer {
   std::int64_t out_features;
   std::int8_t* bell;     // [N, K]
   std::int8_t* uniform;  // [N, K]
-  float* input;          // [kMostRows, K]
+  float* input;          // [kMaxRows, K]
   std::int8_t* activation;
   std::int8_t* full_range_activation;
-  float* output;  // [kMostRows, N]
+  float* output;  // [kMaxRows, N]
   std::vector<float> weight_scale;
   std::vector<float> activation_scale;
   std::vector<std::unique_ptr<Peer>> peers;
@@ -186,9 +186,9 @@ struct Contestant {
 // first ones bring back to the cache what the turns of others threw out.
 void compete(const std::vector<Contestant*>& contestants) {
   constexpr double kTurn = 0.02, kAll = 6;
-  constexpr int kLeastRounds = 3;
+  constexpr int kMinRounds = 3;
   const double begin = now();
-  for (int round = 0; round < kLeastRounds || now() - begin < kAll; ++round)
+  for (int round = 0; round < kMinRounds || now() - begin < kAll; ++round)
     for (Contestant* contestant : contestants) {
       const double turn = now();
       do contestant->best = std::min(contestant->best, seconds_of(contestant->run, 1));

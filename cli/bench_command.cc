@@ -21,7 +21,7 @@ struct Options {
 };
 
 constexpr const char* kExamples =
-    "  kvant bench                        # one thread beside all of them\n"
+    "  kvant bench                        # one thread, then all of them\n"
     "  kvant bench --threads 4\n"
     "  KVANT_FORCE_ISA=scalar kvant bench # without the vector kernels";
 
@@ -109,7 +109,7 @@ int run(const Options& options, const Request& request) {
   print(table.text(Terminal::of(1)));
   if (request.quiet) return kDone;
   print(
-      "\nThe best of several calls. GB/s: bytes read and written. GMAC/s: thousand million multiplications and "
+      "\nThe best of several calls. GB/s: bytes read and written. GMAC/s: billion multiplications and "
       "additions a second.\n");
   if (request.verbose) print(fmt::format("kernels: {}\n", fmt::join(kernels, ", ")));
   return kDone;

@@ -279,7 +279,7 @@ Command demo_command() {
           "Show what kvant does, on a generated model. Writes a small Llama-like checkpoint with outlier channels and "
           "its activation statistics, quantizes it plainly and with smoothing, compares the two on weights and on "
           "outputs, "
-          "writes a report of what each layer lost, and times the W8A8 linear beside f32.",
+          "writes a report of what each layer lost, and times the W8A8 linear against f32.",
       .examples = kExamples,
       .arguments = {{.name = "--output",
                      .placeholder = "FOLDER",

@@ -106,7 +106,7 @@ Command info_command() {
   return {
       .name = "info",
       .description =
-          "Say what this build and this machine can do. Version, compiler, backends, threads, and the kernels of each "
+          "Show what this build and this machine can do. Version, compiler, backends, threads, and the kernels of each "
           "instruction set.",
       .examples = kExamples,
       .arguments = {json_option(options->json)},

@@ -35,24 +35,24 @@ void occupy_standard_streams() {
 }
 
 Program kvant_program(Request& request) {
-  return {.name = "kvant",
-          .version = "kvant " KVANT_VERSION,
-          .description = "Quantizes safetensors checkpoints into ones that vLLM and transformers load.",
-          .footer =
-              "Examples:\n"
-              "  kvant demo                                     # see what it does, on a generated model\n"
-              "  kvant quantize ./Llama -o ./Llama-w8a8         # 8-bit weights and activations\n"
-              "  kvant compare ./Llama ./Llama-w8a8             # what each layer lost\n"
-              "\n"
-              "'kvant COMMAND --help' says more, and so does 'man kvant'.",
-          .options =
-              {{.name = "--quiet", .letter = "-q", .help = "Say nothing but results and errors", .to = &request.quiet},
-               {.name = "--verbose",
-                .letter = "-v",
-                .help = "Say more: every tensor, time and peak memory",
-                .to = &request.verbose}},
-          .commands = {quantize_command(), inspect_command(), compare_command(), verify_command(), demo_command(),
-                       info_command(), bench_command()}};
+  return {
+      .name = "kvant",
+      .version = "kvant " KVANT_VERSION,
+      .description = "Quantizes safetensors checkpoints into ones that vLLM and transformers load.",
+      .footer =
+          "Examples:\n"
+          "  kvant demo                                     # see what it does, on a generated model\n"
+          "  kvant quantize ./Llama -o ./Llama-w8a8         # 8-bit weights and activations\n"
+          "  kvant compare ./Llama ./Llama-w8a8             # what each layer lost\n"
+          "\n"
+          "'kvant COMMAND --help' says more, and so does 'man kvant'.",
+      .options = {{.name = "--quiet", .letter = "-q", .help = "Print only results and errors", .to = &request.quiet},
+                  {.name = "--verbose",
+                   .letter = "-v",
+                   .help = "Print more: every tensor, time and peak memory",
+                   .to = &request.verbose}},
+      .commands = {quantize_command(), inspect_command(), compare_command(), verify_command(), demo_command(),
+                   info_command(), bench_command()}};
 }
 
 int run(int argc, char** argv) {

@@ -12,14 +12,14 @@ namespace kvant::cli {
 Argument threads_option(int& threads) {
   return {.name = "--threads",
           .placeholder = "N",
-          .help = "Threads to use; 0: all cores (default)",
+          .help = "Number of threads; 0: all cores (default)",
           .to = Count{&threads, 0}};
 }
 
 Argument max_memory_option(std::uint64_t& bytes) {
   return {.name = "--max-memory",
           .placeholder = "SIZE",
-          .help = "Memory to stay below, for example 512M or 2G (default 1G)",
+          .help = "Memory limit, for example 512M or 2G (default 1G)",
           .to = Size{&bytes, quantize::kMinMaxMemory}};
 }
 

@@ -52,16 +52,16 @@ std::string progress_line(std::string_view phase, std::uint64_t done, std::uint6
     left = fmt::format("  {} left", duration(static_cast<double>(total - done) / speed));
   std::string name = shortened(phase, 24);
 
-  constexpr int kLeastBar = 10, kMostBar = 30;
+  constexpr int kMinBar = 10, kMaxBar = 30;
   const auto columns = [&] {
-    return display_width(name) + 1 + kLeastBar + 1 + display_width(percent) + display_width(tail) +
+    return display_width(name) + 1 + kMinBar + 1 + display_width(percent) + display_width(tail) +
            display_width(speed_text) + display_width(left);
   };
   if (columns() > width) tail.clear();
   if (columns() > width) speed_text.clear();
   if (columns() > width) left.clear();
   if (columns() > width) return shortened(fmt::format("{} {}", name, percent), width);
-  const int bar = std::min(kMostBar, kLeastBar + width - columns());
+  const int bar = std::min(kMaxBar, kMinBar + width - columns());
   const int full = static_cast<int>(share * bar);
   std::string line = name + " ";
   for (int i = 0; i < bar; ++i) line += i < full ? "━" : "─";

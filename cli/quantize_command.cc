@@ -339,12 +339,12 @@ Command quantize_command() {
             .is_path = true},
            {.name = "--ignore",
             .placeholder = "PATTERN",
-            .help = "Leave a module as it is: its name, or re: and a regular expression; may be repeated (lm_head, "
+            .help = "Do not quantize a module: its name, or re: and a regular expression; may be repeated (lm_head, "
                     "embeddings, norms and routers are left out by default)",
             .to = &options->ignore},
            {.name = "--include",
             .placeholder = "PATTERN",
-            .help = "Quantize a module although it would be left as it is; may be repeated",
+            .help = "Quantize a module even if it is excluded by default or by --ignore; may be repeated",
             .to = &options->include},
            {.name = "--group-size",
             .placeholder = "N",
@@ -357,14 +357,14 @@ Command quantize_command() {
             .choices = {"float32", "float16", "bfloat16", "f32", "f16", "bf16"}},
            threads_option(options->threads),
            max_memory_option(options->max_memory),
-           {.name = "--resume", .help = "Continue a run that was interrupted", .to = &options->resume},
-           {.name = "--force", .help = "Replace an output that exists", .to = &options->force},
+           {.name = "--resume", .help = "Continue an interrupted run", .to = &options->resume},
+           {.name = "--force", .help = "Replace an existing output", .to = &options->force},
            report_option(options->report,
                          "Compare the output with the input afterwards and write an HTML page that shows what each "
                          "layer lost"),
            json_option(options->json),
            {.name = "--dry-run",
-            .help = "Write nothing; print what would become of each tensor and why, sizes and expected memory",
+            .help = "Write nothing; print what would happen to each tensor and why, sizes and expected memory",
             .to = &options->dry_run}},
       .run = [options](const Request& request) { return run(*options, request); }};
 }

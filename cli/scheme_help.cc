@@ -45,7 +45,7 @@ std::string group_size_help() {
 
 std::string asymmetric_help() {
   return fmt::format(
-      "With zero points: weights of {}, activations of {}",
+      "Use zero points: for weights of {}, activations of {}",
       names_where([](const format::SchemeSpec& spec) { return spec.weights.takes_asymmetric; }),
       names_where([](const format::SchemeSpec& s) { return s.activations && s.activations->takes_asymmetric; }));
 }

@@ -82,8 +82,8 @@ std::string rate(double bytes_per_second) {
 
 std::string duration(double seconds) {
   if (!(seconds >= 0)) seconds = 0;
-  constexpr double kMost = 1e9;  // beyond it nobody waits
-  if (seconds >= kMost) return "years";
+  constexpr double kMax = 1e9;  // beyond it nobody waits
+  if (seconds >= kMax) return "years";
   if (seconds < 9.95) return fmt::format("{:.1f} s", seconds);
   const auto whole = static_cast<std::uint64_t>(seconds + 0.5);
   if (whole < 60) return fmt::format("{} s", whole);

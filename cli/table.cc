@@ -7,7 +7,7 @@ namespace kvant::cli {
 namespace {
 
 constexpr int kGap = 2;
-constexpr int kLeastShrunk = 12;
+constexpr int kMinShrunk = 12;
 // Shrinking further costs more than leaving out an optional column.
 constexpr int kWellShrunk = 32;
 
@@ -38,7 +38,7 @@ std::string Table::text(const Terminal& terminal, int width) const {
   int excess = width > 0 ? line_width(std::numeric_limits<int>::max()) - width : 0;
   // The widest of the columns that shrink gives way first.
   while (excess > 0) {
-    int widest = -1, second = kLeastShrunk;
+    int widest = -1, second = kMinShrunk;
     for (int i = 0; i < static_cast<int>(columns_.size()); ++i) {
       if (!columns_[static_cast<std::size_t>(i)].shrinks || !shown[static_cast<std::size_t>(i)]) continue;
       const int here = widths[static_cast<std::size_t>(i)];
@@ -49,7 +49,7 @@ std::string Table::text(const Terminal& terminal, int width) const {
         second = std::max(second, here);
       }
     }
-    if (widest < 0 || widths[static_cast<std::size_t>(widest)] <= kLeastShrunk) break;
+    if (widest < 0 || widths[static_cast<std::size_t>(widest)] <= kMinShrunk) break;
     int& here = widths[static_cast<std::size_t>(widest)];
     const int by = std::clamp(here - second, 1, excess);
     here -= by;

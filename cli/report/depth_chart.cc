@@ -113,13 +113,13 @@ std::string DepthChart::svg(const ModelLoss& model, std::size_t number, const st
   // The grid: lines of dB are this chart's own, for the two rows at the edges.
   Axis across{0, 1, false, {}};
   const std::size_t places = blocks_.size() + (outside_ ? 1 : 0);
-  constexpr std::size_t kMostLabels = 16;
+  constexpr std::size_t kMaxLabels = 16;
   // "outside" is wide: a number beside it would touch it.
   const auto near_the_end = [&](std::size_t i) {
     return outside_ && static_cast<double>(blocks_.size() - i) / static_cast<double>(places) * plot_.width < 66;
   };
   std::size_t every = 1;
-  while (blocks_.size() > every * kMostLabels) every *= 2;
+  while (blocks_.size() > every * kMaxLabels) every *= 2;
   for (std::size_t i = 0; i < places; ++i) {
     const double at = (static_cast<double>(i) + 0.5) / static_cast<double>(places);
     if (i == blocks_.size())

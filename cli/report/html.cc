@@ -7,7 +7,7 @@
 namespace kvant::cli {
 namespace {
 
-constexpr std::size_t kMostCharacters = 200;  // of html_text()
+constexpr std::size_t kMaxCharacters = 200;  // of html_text()
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 // The length of the character of UTF-8 at the front of `text`; 0 where its first byte is invalid.
@@ -23,8 +23,8 @@ std::size_t character_bytes(std::string_view text, char32_t& value) {
     if ((byte(i) & 0xC0) != 0x80) return 0;
     value = (value << 6) | (byte(i) & 0x3Fu);
   }
-  constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  return value < kLeast[bytes] || (value >= 0xD800 && value <= 0xDFFF) || value > 0x10FFFF ? 0 : bytes;
+  constexpr char32_t kMin[] = {0, 0, 0x80, 0x800, 0x10000};
+  return value < kMin[bytes] || (value >= 0xD800 && value <= 0xDFFF) || value > 0x10FFFF ? 0 : bytes;
 }
 
 bool reorders(char32_t c) {
@@ -67,13 +67,13 @@ std::string html_whole_text(std::string_view text) {
 
 std::string html_text(std::string_view text) {
   std::size_t characters = 0;
-  for (std::string_view rest = text; !rest.empty() && characters <= kMostCharacters; ++characters) next_visible(rest);
-  if (characters <= kMostCharacters) return html_whole_text(text);
+  for (std::string_view rest = text; !rest.empty() && characters <= kMaxCharacters; ++characters) next_visible(rest);
+  if (characters <= kMaxCharacters) return html_whole_text(text);
   std::string html;
-  for (std::size_t i = 0; i < kMostCharacters / 2; ++i) html += next_visible(text);
+  for (std::size_t i = 0; i < kMaxCharacters / 2; ++i) html += next_visible(text);
   // The end of it, from the beginning of a character on.
   std::size_t end = text.size();
-  for (std::size_t i = 0; i < kMostCharacters / 2 - 1 && end > 0; ++i) {
+  for (std::size_t i = 0; i < kMaxCharacters / 2 - 1 && end > 0; ++i) {
     const std::size_t last = end--;
     while (end > 0 && last - end < 4 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
   }

@@ -37,13 +37,13 @@ void append_chunk(std::string& png, std::string_view type, std::string_view data
 
 // A zlib stream of stored blocks.
 std::string stored(std::string_view bytes) {
-  constexpr std::size_t kMost = 65535;  // of a block
+  constexpr std::size_t kMax = 65535;  // of a block
   std::string stream = "\x78\x01";
-  for (std::size_t begin = 0; begin < bytes.size(); begin += kMost) {
-    const std::string_view block = bytes.substr(begin, kMost);
+  for (std::size_t begin = 0; begin < bytes.size(); begin += kMax) {
+    const std::string_view block = bytes.substr(begin, kMax);
     const auto size = static_cast<std::uint16_t>(block.size());
     const auto complement = static_cast<std::uint16_t>(~size);
-    stream += static_cast<char>(begin + kMost >= bytes.size());  // the last one
+    stream += static_cast<char>(begin + kMax >= bytes.size());  // the last one
     for (const std::uint16_t part : {size, complement}) {
       stream += static_cast<char>(part & 0xFF);
       stream += static_cast<char>(part >> 8);

@@ -103,6 +103,10 @@ constexpr int bits_per_element(ElementKind kind) { return info(kind).bits; }
 constexpr bool is_packed(ElementKind kind) { return info(kind).bits < 8; }
 // 1 unless the type is packed.
 constexpr int elements_per_byte(ElementKind kind) { return is_packed(kind) ? 8 / info(kind).bits : 1; }
+// Whether a row of `count` elements ends at a whole byte. (A division would cost as much as the checks of a plan.)
+constexpr bool fills_bytes(ElementKind kind, std::int64_t count) {
+  return !is_packed(kind) || count % elements_per_byte(kind) == 0;
+}
 // The min and max value of an integer code type; 0 and 0 for others.
 constexpr CodeRange code_range(ElementKind kind) { return info(kind).range; }
 // "f32", "s4" and so on.

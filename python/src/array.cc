@@ -16,7 +16,7 @@
 namespace kvant::python {
 namespace {
 
-constexpr int kMostDimensions = 64;  // of numpy 2
+constexpr int kMaxDimensions = 64;  // of numpy 2
 
 // numpy's numbers for its types, which its ABI fixes.
 enum TypeNumber : int {
@@ -213,7 +213,7 @@ Array from_dlpack(py::handle object, const char* argument) {
     refuse(base::text("{}: __dlpack__ gave {}, not a capsule of a tensor", argument, printed(capsule)));
   }
   const int ndim = tensor->ndim;
-  if (ndim < 0 || ndim > kMostDimensions || (ndim > 0 && tensor->shape == nullptr))
+  if (ndim < 0 || ndim > kMaxDimensions || (ndim > 0 && tensor->shape == nullptr))
     refuse(base::text("{} has {} dimensions", argument, ndim));
   auto [dtype, kind] = type_of(tensor->dtype, argument);
   const py::ssize_t item = dtype.itemsize();
@@ -450,7 +450,7 @@ py::dtype numpy_dtype(ElementKind kind, Flavor flavor) {
 }
 
 Shape shape_of(const py::array& array) {
-  std::array<std::int64_t, kMostDimensions> sizes{};
+  std::array<std::int64_t, kMaxDimensions> sizes{};
   const auto rank = static_cast<std::size_t>(array.ndim());
   for (std::size_t i = 0; i < rank; ++i) sizes[i] = array.shape()[i];
   return Shape(std::span<const std::int64_t>(sizes.data(), rank));

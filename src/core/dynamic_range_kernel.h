@@ -29,9 +29,8 @@ struct DynamicRangeJob {
 };
 
 // Making the codes of a tensor whose scales and zero points are there, or will be.
-inline ElementwiseJob codes_job(const DynamicRangeJob& job, const semantics::RangeRules& rules, Numerics numerics,
-                                const Runs& runs, std::int64_t x_stride, std::int64_t out_stride) {
-  ElementwiseJob codes;
+inline void fill_codes_job(const DynamicRangeJob& job, const semantics::RangeRules& rules, Numerics numerics,
+                           const Runs& runs, std::int64_t x_stride, std::int64_t out_stride, ElementwiseJob& codes) {
   codes.x = job.x.data;
   codes.out = job.out.data;
   codes.x_stride = x_stride;
@@ -42,7 +41,6 @@ inline ElementwiseJob codes_job(const DynamicRangeJob& job, const semantics::Ran
   codes.q_max = rules.q_max;
   codes.numerics = numerics;
   codes.runs = runs;
-  return codes;
 }
 
 struct DynamicRangeKernel {

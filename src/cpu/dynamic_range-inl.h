@@ -56,8 +56,9 @@ struct NothingAhead {
 
 // The codes of some neighbours that share their parameters. Not inlined: packed and whole codes share it.
 template <class L, class Op, class Body, class Ahead>
-KVANT_NOINLINE void quantize_stretch(const ElementwiseWork& job, const RunParameters<L>& p, const typename Op::Span& s,
-                                     std::int64_t n, const Ahead& ahead, bool stream) {
+KVANT_NOINLINE void quantize_stretch(const ElementwiseWork& job, const RunParameters<L>& given,
+                                     const typename Op::Span& s, std::int64_t n, const Ahead& ahead, bool stream) {
+  const RunParameters<L> p = given;  // a copy, which the bytes that are stored cannot be part of: it stays in registers
   using Span = typename Op::Span;
   constexpr std::int64_t kBlock = 4 * L::kWidth;
   for_each_whole_block<L>(s, n, {stream, 0}, [&](const Span& block, std::int64_t i, bool st) KVANT_INLINE_LAMBDA {
@@ -109,7 +110,7 @@ class OwnRangeQuantizer {
     while (batch.runs != 0) {
       const ElementwiseWork& job = finish(batch);
       const Batch next = batch_after(batch);
-      const bool walked = Op::with_bounded_body(
+      const bool walked = Op::template with_ordinary_body<kIsPacked<Code>>(
           job, table_.flags, [&](auto body) KVANT_INLINE_LAMBDA { walk<decltype(body)>(job, batch, next); });
       if (!walked) job_.quantize->run(job, {batch.line, batch.line + 1, batch.offset, batch.elements});
       find_from(next, walked ? batch.runs : 0);

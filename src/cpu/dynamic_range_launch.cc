@@ -49,7 +49,7 @@ struct Quantizer {
 // True where every run is a segment that fits the cache. Packed codes of some runs in one line would not begin at whole
 // bytes.
 bool runs_are_segments(const Segments& s, ElementKind output) {
-  const bool whole_bytes = s.runs.run % elements_per_byte(output) == 0 || s.runs.run == s.runs.length;
+  const bool whole_bytes = fills_bytes(output, s.runs.run) || s.runs.run == s.runs.length;
   return s.cells.count != 0 && s.unit_lines == 1 && s.runs.run > 1 && whole_bytes;
 }
 
@@ -99,11 +99,10 @@ Status launch_dynamic_range(const detail::DynamicRangeKernel& kernel, const Stre
   const auto& plan = static_cast<const PreparedDynamicRange&>(prepared);
   const Segments& segments = plan.tensor.geometry(job.gaps);
   const bool large = row_bytes(plan.output, segments.elements) >= kStreamBytes;
-  const RangeWork range_work = plan.tensor.range_work(segments, job.x, large);
   ElementwiseWork any;
-  static_cast<detail::ElementwiseJob&>(any) =
-      detail::codes_job(job, plan.rules, plan.numerics, segments.runs, range_work.x_stride,
-                        plan.tensor.line_stride(segments.runs, plan.output, job.out));
+  detail::fill_codes_job(job, plan.rules, plan.numerics, segments.runs,
+                         plan.tensor.line_stride(segments.runs, plan.tensor.input, job.x),
+                         plan.tensor.line_stride(segments.runs, plan.output, job.out), any);
   any.stream = large;
   any.fetch_ahead = large ? kFetchAhead : 0;
   ElementwiseWork finite = any;
@@ -111,6 +110,7 @@ Status launch_dynamic_range(const detail::DynamicRangeKernel& kernel, const Stre
   const DynamicRangeWork work{&any, &finite, &plan.rules, job.scale, job.zero_point, plan.quantize_kernel};
   if (runs_are_segments(segments, plan.output))
     return run_by_runs(stream, of_cpu(kernel), *plan.quantize_kernel, work, segments.elements);
+  const RangeWork range_work = plan.tensor.range_work(segments, job.x, large);
   const Quantizer quantizer{plan.range_kernel, plan.quantize_kernel, &work};
   SegmentVisit visit(segments, *plan.range_kernel, range_work, plan.tensor.compute_bytes(), workspace, quantizer);
   if (Status s = visit.run(stream); !s.ok()) return s;

@@ -90,8 +90,7 @@ ElementKind scales_of(const KernelSku& sku) {
 Status launch_work(const ElementwiseKernel& kernel, const Stream& stream, const ElementwiseWork& work) {
   const KernelSku& sku = kernel.sku;
   const std::int64_t length = work.runs.length;
-  const bool whole_bytes =
-      length % elements_per_byte(sku.element) == 0 && length % elements_per_byte(sku.aux_element) == 0;
+  const bool whole_bytes = fills_bytes(sku.element, length) && fills_bytes(sku.aux_element, length);
   if (!whole_bytes || !JoinedLines::serve(work, row_bytes(sku.element, length), row_bytes(sku.aux_element, length)))
     return launch_lines(stream, kernel, work);
   const JoinedLines lines(work, static_cast<std::size_t>(row_bytes(scales_of(sku), 1)));

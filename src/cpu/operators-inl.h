@@ -87,13 +87,23 @@ struct Quantize : OperatorTypes<L, In, Out> {
     return reciprocal ? f(General<MultiplyByInverse>{}) : f(General<DivideByScale>{});
   }
 
-  // The body for ordinary parameters of bounded work alone. False: there is none for this.
-  template <class Function>
-  static KVANT_INLINE bool with_bounded_body(const ElementwiseWork& job, Flags flags, const Function& f) {
+  // The bodies that dynamic range needs for ordinary parameters: of bounded work and, kUnbounded, of other work whose
+  // codes saturation or the zero point keeps in their range. False: there is none for this.
+  template <bool kUnbounded, class Function>
+  static KVANT_INLINE bool with_ordinary_body(const ElementwiseWork& job, Flags flags, const Function& f) {
     const bool reciprocal = job.numerics == Numerics::reciprocal;
     if constexpr (L::kHasNarrowCodes) {
-      if (!flags.clamps_input || !job.bounded) return false;
-      reciprocal ? f(Narrow<MultiplyByInverse, true>{}) : f(Narrow<MultiplyAndCorrect, true>{});
+      if (flags.clamps_input && job.bounded) {
+        reciprocal ? f(Narrow<MultiplyByInverse, true>{}) : f(Narrow<MultiplyAndCorrect, true>{});
+        return true;
+      }
+      if constexpr (kUnbounded) {
+        if (flags.clamps_input && flags.contains_zero && !reciprocal) {
+          f(Narrow<MultiplyAndCorrect, false>{});
+          return true;
+        }
+      }
+      return false;
     } else {
       reciprocal ? f(General<MultiplyByInverse>{}) : f(General<DivideByScale>{});
     }

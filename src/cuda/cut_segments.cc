@@ -35,7 +35,7 @@ CutTensor::CutTensor(const detail::SegmentProblem& p) : row_length(p.shape.row_l
   const std::int64_t parameters = *p.parameter_shape.element_count();
   const detail::Runs row_runs = core::row_runs(p.shape, p.scope);
   // Packed rows that end inside a byte have a gap.
-  const bool whole_bytes = !p.output || row_length % elements_per_byte(*p.output) == 0;
+  const bool whole_bytes = !p.output || fills_bytes(*p.output, row_length);
   dense = cut_segments(whole_bytes ? core::dense_runs(p.shape, p.scope) : row_runs, parameters);
   with_gaps = cut_segments(row_runs, parameters);
 }

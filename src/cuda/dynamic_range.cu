@@ -91,7 +91,8 @@ struct Launch {
 
   // The codes of a tensor whose scales and zero points are there.
   Status quantize_with_parameters(const Stream& stream, const base::Who& who) const {
-    const auto codes = detail::codes_job(job, plan.rules, plan.numerics, s.runs, x_stride, out_stride);
+    detail::ElementwiseJob codes;
+    detail::fill_codes_job(job, plan.rules, plan.numerics, s.runs, x_stride, out_stride, codes);
     return plan.quantize->launch(*plan.quantize, stream, codes, who);
   }
 
@@ -99,7 +100,7 @@ struct Launch {
     const DeviceStream& stream = on.device();
     if (s.runs.lines == 0) return launched(who, finish_ranges<compute_t<T>>(stream, parameters_sink(0)));
     const bool columns = has_columns(s);
-    const bool whole_bytes = s.runs.run % elements_per_byte(kind_of<Code>) == 0 || s.runs.run >= s.runs.length;
+    const bool whole_bytes = fills_bytes(kind_of<Code>, s.runs.run) || s.runs.run >= s.runs.length;
     const unsigned team = team_size(base::divide_up(s.runs.run, s.piece_chunks), kChunk<T, Code>);
     // Teams make codes of their own segments, unless those share bytes or a small team would merge many partial ranges.
     constexpr std::int64_t kMaxMerged = 8;  // by one thread

@@ -20,7 +20,7 @@ constexpr std::array kFloatScales = {io::DType::f32, io::DType::f16, io::DType::
 constexpr SchemeSpec kSchemes[] = {
     {.kind = SchemeKind::w8a8,
      .name = "w8a8",
-     .help = "8-bit weights, activations at run time",
+     .help = "8-bit weights, activations quantized at run time",
      .format = "int-quantized",
      .weights = {.scale_dtypes = kFloatScales},
      .activations = ActivationSpec{}},

@@ -78,9 +78,10 @@ Status check_parameter(const ElementwiseDescriptor& d, const char* what, const A
     if (p.kind() == kind) return {};
     return unsupported("{}: {} has element {}, must be {}", label(d), what, name(p.kind()), name(kind));
   }
-  const AnyRef tensor{p.data(), p.kind(), p.shape(), p.row_stride()};
+  if (p.kind() == kind && p.row_stride() == 0 && p.data() != nullptr && p.shape() == wanted.shape) return {};
   const auto who = [&] { return label(d); };
-  return ops::check_parameters(who, what, tensor, kind, wanted, elements != 0);
+  return ops::check_parameters(who, what, AnyRef{p.data(), p.kind(), p.shape(), p.row_stride()}, kind, wanted,
+                               elements != 0);
 }
 
 Status check_one_scale(const ElementwiseDescriptor& d, ElementKind kind, const void* data, Numerics numerics) {
@@ -116,7 +117,7 @@ Result<ElementwisePlan> ElementwisePlan::select(const Stream& stream, const Elem
   plan.q_max_ = range->max;
   // Packed rows that end inside a byte have a gap.
   const std::int64_t row = d.shape.row_length();
-  const bool whole_bytes = row % elements_per_byte(read_kind(d)) == 0 && row % elements_per_byte(write_kind(d)) == 0;
+  const bool whole_bytes = fills_bytes(read_kind(d), row) && fills_bytes(write_kind(d), row);
   plan.row_runs_ = core::row_runs(d.shape, d.granularity);
   plan.dense_runs_ = whole_bytes ? core::dense_runs(d.shape, d.granularity) : plan.row_runs_;
 
@@ -164,7 +165,8 @@ Status ElementwisePlan::can_implement(const ElementwiseOperands& o) const {
     }
   }
   if (elements_ == 0) return {};
-  if (Status s = check_alignments(o); !s.ok()) return s;
+  if (kernel_->sku.backend == BackendKind::cuda)
+    if (Status s = check_alignments(o); !s.ok()) return s;
 
   // In place where reading and writing walk in step: same address, same strides, same width.
   const ops::Extent written = ops::extent(output, rows_);

@@ -11,8 +11,8 @@ std::string OneScale::to_string() const {
   return base::text("{}", read_unaligned<float>(&bits_));  // the lower half comes first
 }
 
-Status check_view(const base::Who& who, const char* what, const ViewFacts& view, ElementKind kind, const Shape& shape,
-                  std::int64_t rows) {
+Status check_unusual_view(const base::Who& who, const char* what, const ViewFacts& view, ElementKind kind,
+                          const Shape& shape, std::int64_t rows) {
   if (view.kind != kind)
     return base::unsupported("{}: {} has element {}, the plan was selected for {}", who(), what, name(view.kind),
                              name(kind));
@@ -58,8 +58,8 @@ bool parameter_shape_fits(const Shape& given, const Shape& wanted, std::int64_t 
   return given[wanted.rank()] == 1;
 }
 
-Status check_parameters(const base::Who& who, const char* what, const ViewFacts& given, ElementKind kind,
-                        const ParameterShape& wanted, bool used) {
+Status check_unusual_parameters(const base::Who& who, const char* what, const ViewFacts& given, ElementKind kind,
+                                const ParameterShape& wanted, bool used) {
   if (given.kind != kind)
     return base::unsupported("{}: {} has element {}, must be {}", who(), what, name(given.kind), name(kind));
   if (!parameter_shape_fits(*given.shape, wanted.shape, wanted.count, wanted.granularity))
@@ -82,7 +82,6 @@ Status check_workspace(const base::Who& who, const Workspace& workspace, std::si
 }
 
 Status AlignmentCheck::check(const char* what, ElementKind kind, const void* data) const {
-  if (!needed_) return {};
   const auto bytes = static_cast<std::uintptr_t>(row_bytes(kind, 1));
   const auto address = reinterpret_cast<std::uintptr_t>(data);
   if (address % bytes == 0) return {};

@@ -97,9 +97,9 @@ KVANT_INLINE Prepared<L> prepare(typename L::F raw_scale, typename L::I raw_zero
   const Bounds<L> bounds = quotient_bounds<L>(L::set_int(q_min), L::set_int(q_max), zp);
   // False for NaN, zero and negative scales too, which a tensor of scales may hold. In f64 a division hides behind
   // memory, and no exhaustive test could vouch for the shortcut.
-  constexpr C kLeast = sizeof(C) == 4 ? C(0x1p-100) : C(1);
-  constexpr C kGreatest = sizeof(C) == 4 ? C(0x1p100) : C(0);
-  const typename L::M corrected = L::both(L::le(L::set(kLeast), scale), L::le(scale, L::set(kGreatest)));
+  constexpr C kMin = sizeof(C) == 4 ? C(0x1p-100) : C(1);
+  constexpr C kMax = sizeof(C) == 4 ? C(0x1p100) : C(0);
+  const typename L::M corrected = L::both(L::le(L::set(kMin), scale), L::le(scale, L::set(kMax)));
   const typename L::M small_bounds =
       L::both(L::le(L::set(C(-kMaxInputBound)), bounds.lo), L::le(bounds.hi, L::set(C(kMaxInputBound))));
   return {scale,

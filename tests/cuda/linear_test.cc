@@ -191,17 +191,17 @@ TEST(CudaLinear, ZeroPointsInTheMiddleOfTheirType) {
 }
 
 TEST(CudaLinear, HugeActivationZeroPoints) {
-  constexpr std::int32_t kMost = 1 << 23;
+  constexpr std::int32_t kMax = 1 << 23;
   const std::vector<std::int32_t> mixed = huge_zero_points();
   Turns turns;
   for (const std::int64_t m : {std::int64_t{3}, static_cast<std::int64_t>(mixed.size())})
     for (int pair = 0; pair < 8; ++pair) {
       const LinearKinds kinds = turns.kinds();
       LinearCase c(m, 400, 11, kinds, CodeData::uniform, pair % 2 == 0 ? CodeData::uniform : CodeData::extreme, 2);
-      c.act_zero_point = {m > 3 ? mixed : std::vector<std::int32_t>{kMost + 1, -kMost - 1, 32768}, true};
+      c.act_zero_point = {m > 3 ? mixed : std::vector<std::int32_t>{kMax + 1, -kMax - 1, 32768}, true};
       if (pair % 3 != 0) c.weight_zero_point = {{code_range(kinds.weight).max}};
       ASSERT_TRUE(same(c, turns.run()));
-      c.act_zero_point = {{pair % 2 == 0 ? kMost : -kMost}};
+      c.act_zero_point = {{pair % 2 == 0 ? kMax : -kMax}};
       ASSERT_TRUE(same(c, turns.run()));
     }
 }

@@ -136,12 +136,12 @@ TEST(QuantizedLayers, RefusesTensorsThatDoNotAgree) {
       *m.find("a.b.weight_shape") = i64_tensor("a.b.weight_shape", {2}, {rows, columns});
     });
   };
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
   EXPECT_TRUE(
       refused(shape(-16, 64), kBad, {"'a.b.weight_shape' says [-16, 64], which does not fit weight_packed [16, 8]"}));
   EXPECT_TRUE(refused(shape(16, -64), kBad, {"says [16, -64]"}));
-  EXPECT_TRUE(refused(shape(kMost, kMost), kBad, {"9223372036854775807"}));
-  EXPECT_TRUE(refused(shape(16, kMost), kBad, {"9223372036854775807"}));
+  EXPECT_TRUE(refused(shape(kMax, kMax), kBad, {"9223372036854775807"}));
+  EXPECT_TRUE(refused(shape(16, kMax), kBad, {"9223372036854775807"}));
   EXPECT_TRUE(refused(shape(16, std::numeric_limits<std::int64_t>::min()), kBad, {"does not fit"}));
   // Without rows a checkpoint can have as many words as a negative number has, taken for a size.
   EXPECT_TRUE(refused(outcome(w4a16(32),

@@ -14,16 +14,16 @@ namespace kvant::tests {
 
 // The bytes of a tensor, in 128 bits; -1 where they are no number of bytes of 63 bits.
 inline __int128 expected_bytes(const io::TensorInfo& tensor) {
-  constexpr __int128 kMost = static_cast<__int128>(1) << 63;
+  constexpr __int128 kMax = static_cast<__int128>(1) << 63;
   __int128 elements = 1;
   bool empty = false;
   for (const std::uint64_t size : tensor.shape) {
     empty |= size == 0;
     if (size != 0) elements *= static_cast<__int128>(size);
-    if (elements >= kMost) return -1;
+    if (elements >= kMax) return -1;
   }
   const __int128 bits = elements * io::bits(tensor.dtype);
-  if (bits / 8 >= kMost) return -1;
+  if (bits / 8 >= kMax) return -1;
   if (empty) return 0;
   return bits % 8 == 0 ? bits / 8 : -1;
 }

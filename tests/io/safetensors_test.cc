@@ -40,7 +40,7 @@ using io::SafetensorsFile;
 using io::SafetensorsHeader;
 using io::TensorInfo;
 
-constexpr std::uint64_t kMost = (std::uint64_t{1} << 63) - 1;
+constexpr std::uint64_t kMax = (std::uint64_t{1} << 63) - 1;
 constexpr auto kBad = StatusCode::InvalidProblem;
 
 Result<SafetensorsHeader> parse(std::string_view json, std::uint64_t data_bytes = 0) {
@@ -149,19 +149,19 @@ TEST(SafetensorsSize, BitsThatAreNoBytes) {
 }
 
 TEST(SafetensorsSize, Overflow) {
-  EXPECT_EQ(bytes_of(DType::u8, {kMost}), kMost);
-  EXPECT_EQ(bytes_of(DType::u8, {kMost + 1}), std::nullopt);
+  EXPECT_EQ(bytes_of(DType::u8, {kMax}), kMax);
+  EXPECT_EQ(bytes_of(DType::u8, {kMax + 1}), std::nullopt);
   EXPECT_EQ(bytes_of(DType::u8, {~std::uint64_t{0}}), std::nullopt);
   EXPECT_EQ(bytes_of(DType::u8, {std::uint64_t{1} << 32, std::uint64_t{1} << 32}), std::nullopt);
   EXPECT_EQ(bytes_of(DType::f64, {std::uint64_t{1} << 60}), std::nullopt);
-  EXPECT_EQ(bytes_of(DType::f64, {kMost / 8}), kMost / 8 * 8);
-  EXPECT_EQ(bytes_of(DType::f64, {kMost / 8 + 1}), std::nullopt);
-  EXPECT_EQ(bytes_of(DType::f4, {kMost - 1}), (kMost - 1) / 2);
+  EXPECT_EQ(bytes_of(DType::f64, {kMax / 8}), kMax / 8 * 8);
+  EXPECT_EQ(bytes_of(DType::f64, {kMax / 8 + 1}), std::nullopt);
+  EXPECT_EQ(bytes_of(DType::f4, {kMax - 1}), (kMax - 1) / 2);
   EXPECT_EQ(bytes_of(DType::f4, {std::uint64_t{1} << 62, 2}), std::nullopt);  // the bytes would fit, the product not
   for (const std::initializer_list<std::uint64_t> shape :
-       {std::initializer_list<std::uint64_t>{0, kMost, kMost}, {kMost, kMost, 0}, {kMost, 0, kMost}, {0, kMost + 1}})
+       {std::initializer_list<std::uint64_t>{0, kMax, kMax}, {kMax, kMax, 0}, {kMax, 0, kMax}, {0, kMax + 1}})
     EXPECT_EQ(bytes_of(DType::u8, shape), std::nullopt);
-  EXPECT_EQ(bytes_of(DType::u8, {0, kMost}), 0u);
+  EXPECT_EQ(bytes_of(DType::u8, {0, kMax}), 0u);
 }
 
 // ---- What is legal --------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ TEST(SafetensorsHeader, Accepts64DimensionsAndTheLargestSize) {
   std::string ones = "1";
   for (int i = 1; i < 64; ++i) ones += ",1";
   EXPECT_TRUE(parse(header_of({entry("a", "U8", ones, "0,1")}), 1).ok());
-  const auto most = parse(header_of({entry("a", "U8", "9223372036854775807", "0,9223372036854775807")}), kMost);
+  const auto most = parse(header_of({entry("a", "U8", "9223372036854775807", "0,9223372036854775807")}), kMax);
   EXPECT_TRUE(most.ok()) << most.status().message();
 }
 
@@ -644,12 +644,12 @@ TEST(SafetensorsLayout, Refuses) {
   };
   const TensorInfo a{"a", DType::u8, {1}, 0, 0};
   EXPECT_TRUE(refused(refusal({a, {"b", DType::u8, {1}, 0, 0}, a}), kBad, {"tensor \"a\" is there twice"}));
-  EXPECT_TRUE(refused(refusal({{"a", DType::f32, {kMost, 2}, 0, 0}}), kBad, {"tensor \"a\"", "of F32 overflows"}));
-  EXPECT_TRUE(refused(refusal({{"a", DType::f32, {kMost, 2, 0}, 0, 0}}), kBad, {"overflows"}));
+  EXPECT_TRUE(refused(refusal({{"a", DType::f32, {kMax, 2}, 0, 0}}), kBad, {"tensor \"a\"", "of F32 overflows"}));
+  EXPECT_TRUE(refused(refusal({{"a", DType::f32, {kMax, 2, 0}, 0, 0}}), kBad, {"overflows"}));
   EXPECT_TRUE(refused(refusal({{"a", DType::f4, {3}, 0, 0}}), kBad, {"tensor \"a\"", "1 bytes and 4 bits"}));
-  EXPECT_TRUE(refused(refusal({{"a", DType::u8, {kMost - 5}, 0, 0}, {"b", DType::u8, {6}, 0, 0}}), kBad,
+  EXPECT_TRUE(refused(refusal({{"a", DType::u8, {kMax - 5}, 0, 0}, {"b", DType::u8, {6}, 0, 0}}), kBad,
                       {"tensor \"b\"", "6 bytes behind 9223372036854775802 overflow"}));
-  EXPECT_TRUE(refused(refusal({{"a", DType::u8, {kMost}, 0, 0}}), kBad,
+  EXPECT_TRUE(refused(refusal({{"a", DType::u8, {kMax}, 0, 0}}), kBad,
                       {"bytes of header and 9223372036854775807 of data overflow"}));
   EXPECT_TRUE(refused(refusal({{"a", DType::u8, std::vector<std::uint64_t>(65, 1), 0, 0}}), kBad,
                       {"tensor \"a\"", "65 dimensions", "at most 64"}));

@@ -194,7 +194,7 @@ struct Worked {
 const std::vector<Worked>& worked_cases() {
   constexpr ModeChoice kSymmetric = kModes[0], kAsymmetric = kModes[1], kWithZero = kModes[2];
   using enum ElementKind;
-  constexpr float kLeast = 0x1p-126f, kMost = std::numeric_limits<float>::max();
+  constexpr float kMin = 0x1p-126f, kMax = std::numeric_limits<float>::max();
   static const std::vector<Worked> all = {
       {"all zero", {0, 0, 0}, kSymmetric, s8, {}, 1, 0, {0, 0, 0}},
       {"all zero", {0, 0, 0}, kAsymmetric, s8, {}, 1, 0, {0, 0, 0}},
@@ -237,18 +237,18 @@ const std::vector<Worked>& worked_cases() {
       {"only infinities", {kInf, kInf}, kWithZero, u8, {}, 1, 0, {255, 255}},
 
       // 2^-130 / 127 is not normal; 2^-130 / 2^-126 = 1/16.
-      {"denormals", {0x1p-130f, -0x1p-149f}, kSymmetric, s8, {}, kLeast, 0, {0, 0}},
-      {"denormals", {0, 255 * 0x1p-149f}, kAsymmetric, s8, {}, kLeast, -128, {-128, -128}},
-      {"denormals", {0x1p-149f, 0x1p-149f}, kAsymmetric, s8, {}, kLeast, -128, {-128, -128}},
-      {"denormals", {-0x1.8p-127f, 0}, kWithZero, u8, {}, kLeast, 1, {0, 1}},
+      {"denormals", {0x1p-130f, -0x1p-149f}, kSymmetric, s8, {}, kMin, 0, {0, 0}},
+      {"denormals", {0, 255 * 0x1p-149f}, kAsymmetric, s8, {}, kMin, -128, {-128, -128}},
+      {"denormals", {0x1p-149f, 0x1p-149f}, kAsymmetric, s8, {}, kMin, -128, {-128, -128}},
+      {"denormals", {-0x1.8p-127f, 0}, kWithZero, u8, {}, kMin, 1, {0, 1}},
       // A normal number whose 127th part is none.
-      {"almost denormal", {0x1p-125f, -0x1p-126f}, kSymmetric, s8, {}, kLeast, 0, {2, -1}},
+      {"almost denormal", {0x1p-125f, -0x1p-126f}, kSymmetric, s8, {}, kMin, 0, {2, -1}},
 
       {"huge", {3e38f, -3e38f}, kSymmetric, s8, {}, 3e38f / 127.0f, 0, {127, -127}},
       {"huge", {3e38f, -3e38f, 0}, kAsymmetric, s8, CodeRange{-127, 127}, 2 * (3e38f / 254), 0, {127, -127, 0}},
       {"huge", {3e38f, -3e38f, 0}, kWithZero, u8, CodeRange{0, 254}, 2 * (3e38f / 254), 127, {254, 0, 127}},
       // Two codes for twice the largest number: the scale stops there, and the upper end clips.
-      {"huge in two codes", {kMost, -kMost, 0}, kAsymmetric, u8, CodeRange{0, 1}, kMost, 1, {1, 0, 1}},
+      {"huge in two codes", {kMax, -kMax, 0}, kAsymmetric, u8, CodeRange{0, 1}, kMax, 1, {1, 0, 1}},
 
       // The range of 1 would make a scale of 1/255; (2^22 + 1) / 2^22 is more. 2^22 / (1 + 2^-22) = 2^22 - 1 + 2^-22.
       {"far offset", {0x1p22f, 0x1p22f + 1}, kAsymmetric, s8, {}, 1 + 0x1p-22f, -128 - 4194303, {-128, -127}},
@@ -319,11 +319,11 @@ TEST_P(OnEachIsa, WorkedOutByHandAmongOthers) {
 
 // What overflows and underflows in f64.
 TEST_P(OnEachIsa, ExtremesOfF64) {
-  constexpr double kMost = std::numeric_limits<double>::max(), kLeast = std::numeric_limits<double>::denorm_min();
-  for (const std::vector<double>& x : std::vector<std::vector<double>>{{kMost, -kMost},
+  constexpr double kMax = std::numeric_limits<double>::max(), kMin = std::numeric_limits<double>::denorm_min();
+  for (const std::vector<double>& x : std::vector<std::vector<double>>{{kMax, -kMax},
                                                                        {1.7e308, -1e308, 0},
-                                                                       {kLeast, -kLeast},
-                                                                       {kLeast, kLeast},
+                                                                       {kMin, -kMin},
+                                                                       {kMin, kMin},
                                                                        {2e-308, 1e-310},
                                                                        {1, 1 + 0x1p-52},
                                                                        {0x1p60, 0x1p60 + 0x1p10}})

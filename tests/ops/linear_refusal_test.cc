@@ -223,12 +223,12 @@ TEST(LinearSelect, SizesThatOverflow) {
   struct Sizes {
     std::int64_t m, k, n;
   };
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max(), kHalf = std::int64_t{1} << 31;
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max(), kHalf = std::int64_t{1} << 31;
   for (const Op op : kOps) {
     for (const Sizes& sizes :
          {Sizes{1, kHuge, kHuge}, Sizes{kHuge, kHuge, 1}, Sizes{kHuge, 1, kHuge}, Sizes{0, kHuge, kHuge},
-          Sizes{kHuge, kHuge, 0}, Sizes{kHuge, 0, kHuge}, Sizes{kMost, kMost, kMost}, Sizes{kMost, 2, 1},
-          Sizes{1, kMost, 2}, Sizes{2, 1, kMost}, Sizes{kHalf, 1, kHalf}}) {
+          Sizes{kHuge, kHuge, 0}, Sizes{kHuge, 0, kHuge}, Sizes{kMax, kMax, kMax}, Sizes{kMax, 2, 1}, Sizes{1, kMax, 2},
+          Sizes{2, 1, kMax}, Sizes{kHalf, 1, kHalf}}) {
       Problem p(op, ElementKind::f64);
       p.descriptor.max_rows = sizes.m;
       p.descriptor.in_features = sizes.k;
@@ -357,16 +357,16 @@ TEST(LinearSelect, AStaticScaleMustBeGiven) {
 }
 
 TEST(LinearSelect, StaticZeroPoints) {
-  constexpr std::int32_t kMost = 1 << 23;
+  constexpr std::int32_t kMax = 1 << 23;
   for (const Op op : {Op::smoothquant, Op::quantized}) {
     Problem p(op);
     p.descriptor.static_scale = true;
     for (const std::int32_t zero_point :
-         {kMost + 1, -kMost - 1, std::numeric_limits<std::int32_t>::max(), std::numeric_limits<std::int32_t>::min()}) {
+         {kMax + 1, -kMax - 1, std::numeric_limits<std::int32_t>::max(), std::numeric_limits<std::int32_t>::min()}) {
       p.descriptor.act_zero_point = zero_point;
       EXPECT_TRUE(p.select_invalid({"act_zero_point", std::to_string(zero_point)}));
     }
-    for (const std::int32_t zero_point : {kMost, -kMost, 300, -129}) {
+    for (const std::int32_t zero_point : {kMax, -kMax, 300, -129}) {
       p.descriptor.act_zero_point = zero_point;
       EXPECT_TRUE(p.runs());
     }
@@ -550,9 +550,9 @@ TEST(LinearViews, WeightsOfAnotherShape) {
 }
 
 TEST(LinearViews, RowStrides) {
-  constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
+  constexpr std::int64_t kMin = std::numeric_limits<std::int64_t>::min();
   for (const Op op : kOps) {
-    for (const std::int64_t stride : {std::int64_t{3}, std::int64_t{1}, std::int64_t{-4}, kLeast}) {
+    for (const std::int64_t stride : {std::int64_t{3}, std::int64_t{1}, std::int64_t{-4}, kMin}) {
       const std::string number = std::to_string(stride);
       Problem activation(op), weight(op), output(op);
       activation.args.activation.row_stride = stride;
@@ -799,15 +799,15 @@ TEST(LinearParameters, ScalesThatAreNumbers) {
 }
 
 TEST(LinearParameters, ZeroPointsThatAreNumbers) {
-  constexpr std::int32_t kMost = 1 << 23, kIntMax = std::numeric_limits<std::int32_t>::max(),
+  constexpr std::int32_t kMax = 1 << 23, kIntMax = std::numeric_limits<std::int32_t>::max(),
                          kIntMin = std::numeric_limits<std::int32_t>::min();
   for (const ElementKind activation : kBytes) {
     Problem p(Op::w8a8, ElementKind::f32, false, 3, 4, 5, activation);
-    for (const std::int32_t zero_point : {kMost + 1, -kMost - 1, kIntMax, kIntMin}) {
+    for (const std::int32_t zero_point : {kMax + 1, -kMax - 1, kIntMax, kIntMin}) {
       p.args.act_zero_point = AnyParameter(zero_point);
       EXPECT_TRUE(p.invalid({"act_zero_point", std::to_string(zero_point)}));
     }
-    for (const std::int32_t zero_point : {kMost, -kMost, 256, -129, 0}) {
+    for (const std::int32_t zero_point : {kMax, -kMax, 256, -129, 0}) {
       p.args.act_zero_point = AnyParameter(zero_point);
       EXPECT_TRUE(p.runs());
     }
@@ -1155,18 +1155,18 @@ TEST(PackedWeightRefusal, Null) {
 }
 
 TEST(PackedWeightRefusal, Sizes) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
   const Stream stream = Stream::cpu(1);
   for (const std::int64_t size : {std::int64_t{-1}, std::numeric_limits<std::int64_t>::min()}) {
     EXPECT_TRUE(invalid(PackedWeight::packed_size(stream, size, 4).status(), {"packed_weight", std::to_string(size)}));
     EXPECT_TRUE(invalid(PackedWeight::packed_size(stream, 4, size).status(), {"packed_weight", std::to_string(size)}));
   }
   for (const auto& [n, k] : {std::pair{kHuge, kHuge},
-                             {kMost, std::int64_t{2}},
-                             {std::int64_t{2}, kMost},
-                             {kMost, kMost},
-                             {kMost, std::int64_t{1}},
-                             {std::int64_t{1}, kMost}})
+                             {kMax, std::int64_t{2}},
+                             {std::int64_t{2}, kMax},
+                             {kMax, kMax},
+                             {kMax, std::int64_t{1}},
+                             {std::int64_t{1}, kMax}})
     EXPECT_TRUE(invalid(PackedWeight::packed_size(stream, n, k).status(),
                         {"packed_weight", std::to_string(n), std::to_string(k)}));
   EXPECT_TRUE(accepted(PackedWeight::packed_size(stream, 0, 0).status()));

@@ -320,7 +320,7 @@ TEST(Linear, ExcessAcrossTheLimitOf32Bits) {
 // ---- zero points ----
 
 TEST(Linear, HugeActivationZeroPoints) {
-  constexpr std::int32_t kMost = 1 << 23;
+  constexpr std::int32_t kMax = 1 << 23;
   const std::vector<std::int32_t> mixed = huge_zero_points();
   const auto rows = static_cast<std::int64_t>(mixed.size());
   std::uint32_t next = 0;
@@ -338,7 +338,7 @@ TEST(Linear, HugeActivationZeroPoints) {
             for (std::int32_t i = 0; i < 37; ++i) c.weight_zero_point.values.push_back(range.min + i * 7);
           }
           expect_right(c, {}, {1, 2});
-          for (const std::int32_t one : {kMost, -kMost}) {
+          for (const std::int32_t one : {kMax, -kMax}) {
             c.act_zero_point = {{one}};
             expect_right(c);
           }
@@ -401,12 +401,12 @@ TEST(Linear, RunsMayBeRepeatedAndTheStreamOfSelectIsNotBinding) {
 }
 
 TEST(Linear, OnePlanServesAnyNumberOfRows) {
-  constexpr std::int64_t kMost = 50, kIn = 70, kOut = 33;
+  constexpr std::int64_t kMax = 50, kIn = 70, kOut = 33;
   for (const ArchSku isa : isas())
     for (const bool packed : {false, true}) {
       const Stream& stream = stream_of(2);
       const auto plan = W8A8LinearPlan<float>::select(
-          stream, {.max_rows = kMost, .in_features = kIn, .out_features = kOut}, {.isa = isa});
+          stream, {.max_rows = kMax, .in_features = kIn, .out_features = kOut}, {.isa = isa});
       ASSERT_TRUE(plan.ok()) << plan.status().message();
       std::vector<std::byte> scratch(plan->workspace_size());
       for (const std::int64_t m : {7, 50, 0, 1, 49, 13}) {

@@ -53,7 +53,7 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kMostF32 = static_cast<double>(std::numeric_limits<float>::max());
+constexpr double kMaxF32 = static_cast<double>(std::numeric_limits<float>::max());
 constexpr ElementKind kF32 = ElementKind::f32, kF64 = ElementKind::f64, kF16 = ElementKind::f16,
                       kBf16 = ElementKind::bf16;
 
@@ -909,9 +909,9 @@ TEST(ApplySmoothingRefusal, OverflowOfAWeight) {
   ApplyProblem::set(f32.weights[0], 8, 2e38);
   EXPECT_TRUE(
       f32.invalid("apply_smoothing: weights[0] would overflow f32 in channel 0: magnitude 2e+38 times scale 2"));
-  ApplyProblem::set(f32.weights[0], 8, kMostF32 / 2);
+  ApplyProblem::set(f32.weights[0], 8, kMaxF32 / 2);
   EXPECT_TRUE(f32.run().ok());
-  EXPECT_EQ(get_float(static_cast<std::byte*>(f32.weights[0].data) + 32, kF32), kMostF32);
+  EXPECT_EQ(get_float(static_cast<std::byte*>(f32.weights[0].data) + 32, kF32), kMaxF32);
 
   ApplyProblem bf16;
   bf16.weights[1].kind = kBf16;

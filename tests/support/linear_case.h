@@ -512,10 +512,10 @@ inline QuantizedLinearDescriptor quantized_problem(const ModeChoice& choice, boo
 
 // Activation zero points around the limit of ±2^23, beyond it, and around those of narrower integers.
 inline std::vector<std::int32_t> huge_zero_points() {
-  constexpr std::int32_t kMost = 1 << 23;
-  return {0,         kMost,     -kMost, kMost + 1, -kMost - 1, std::numeric_limits<std::int32_t>::max(),
-          5,         -128,      255,    1000000,   -77777,     std::numeric_limits<std::int32_t>::min(),
-          kMost - 1, 1 - kMost, 32768,  -32769,    65536};
+  constexpr std::int32_t kMax = 1 << 23;
+  return {0,        kMax,     -kMax, kMax + 1, -kMax - 1, std::numeric_limits<std::int32_t>::max(),
+          5,        -128,     255,   1000000,  -77777,    std::numeric_limits<std::int32_t>::min(),
+          kMax - 1, 1 - kMax, 32768, -32769,   65536};
 }
 
 // The instruction sets that linear plans can be had for.

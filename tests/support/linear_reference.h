@@ -58,8 +58,8 @@ inline std::int64_t exact_sum(std::span<const std::int32_t> a, std::int64_t act_
 }
 
 inline std::int64_t counted_act_zero_point(std::int32_t given) {
-  constexpr std::int32_t kMost = 1 << 23;
-  return given > kMost ? kMost : given < -kMost ? -kMost : given;
+  constexpr std::int32_t kMax = 1 << 23;
+  return given > kMax ? kMax : given < -kMax ? -kMax : given;
 }
 
 inline std::int64_t counted_weight_zero_point(std::int32_t given, ElementKind weight) {
