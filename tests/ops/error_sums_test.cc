@@ -40,7 +40,6 @@ std::vector<ErrorSums> every_kind() {
   return all;
 }
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 TEST(ErrorSums, AreTheSameBitsOnEveryInstructionSet) {

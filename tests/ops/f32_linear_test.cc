@@ -227,7 +227,7 @@ TEST(F32Linear, KeepsToItsRows) {
           ASSERT_TRUE(
               is_right(c, want, isa,
                        {.packed = packed, .activation_gap = 5, .weight_gap = 3, .output_gap = 1, .at_page_end = true}));
-          for (const std::size_t shift : {1, 2, 4, 31})
+          for (const std::size_t shift : {1u, 2u, 4u, 31u})
             ASSERT_TRUE(is_right(c, want, isa, {.packed = packed, .shift = shift}));
         }
     }
