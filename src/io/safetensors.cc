@@ -1,5 +1,7 @@
-// The reader of safetensors headers is a handler of JSON events: it knows the one shape a header may have and stops at
-// the first event that has no place in it, so that no tree of the document is ever built.
+// The reader and the writer of safetensors. Long for one reason: the header is parsed by a strict SAX handler of its
+// own, which must know at every step what the format allows there, and both sides share its limits. The reader of
+// safetensors headers is a handler of JSON events: it knows the one shape a header may have and stops at the first
+// event that has no place in it, so that no tree of the document is ever built.
 #include "io/safetensors.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-// AVX2 with FMA and F16C: eight f32 or four f64 at a time. Include only where the compiler targets them.
+// AVX2 with FMA and F16C: eight f32 or four f64 at a time. Include only where the compiler targets them. Long because
+// it is the whole vocabulary of lanes, once for each of the two types.
 #pragma once
 
 #include <immintrin.h>
