@@ -1,6 +1,6 @@
 #include "bench/measure.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/mman.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "cli/arguments.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/text.h"
 #include "cli/did_you_mean.h"
 #include "cli/help.h"
 #include "cli/messages.h"
@@ -30,7 +31,7 @@ const Argument& version_argument() {
 }
 
 // "-o,--output", as CLI11 reads names.
-std::string names_of(const Argument& argument) { return fmt::format("{}", fmt::join(argument.spellings(), ",")); }
+std::string names_of(const Argument& argument) { return base::joined(argument.spellings(), ","); }
 
 bool parse_count(const std::string& text, const Count& count, int& number) {
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -53,7 +54,7 @@ std::string problem_of(const std::string& text, const Size& size) {
 
 std::string problem_of(const std::string& text, const std::vector<std::string>& choices) {
   if (std::ranges::find(choices, text) != choices.end()) return {};
-  return fmt::format("'{}' is not one of {}", io::printable(text), fmt::join(choices, ", "));
+  return fmt::format("'{}' is not one of {}", io::printable(text), base::joined(choices, ", "));
 }
 
 // How CLI11 is told of each kind of destination.
@@ -164,9 +165,7 @@ std::vector<std::string> Argument::spellings() const {
   return letter.empty() ? std::vector{name} : std::vector{letter, name};
 }
 
-std::string Argument::value_text() const {
-  return choices.empty() ? placeholder : fmt::format("{}", fmt::join(choices, "|"));
-}
+std::string Argument::value_text() const { return choices.empty() ? placeholder : base::joined(choices, "|"); }
 
 std::vector<Argument> positionals_of(const Command* command) {
   std::vector<Argument> positionals;

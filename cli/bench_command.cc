@@ -1,9 +1,10 @@
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/linear_timing.h"
 #include "cli/messages.h"
@@ -111,7 +112,7 @@ int run(const Options& options, const Request& request) {
   print(
       "\nThe best of several calls. GB/s: bytes read and written. GMAC/s: billion multiplications and "
       "additions a second.\n");
-  if (request.verbose) print(fmt::format("kernels: {}\n", fmt::join(kernels, ", ")));
+  if (request.verbose) print(fmt::format("kernels: {}\n", base::joined(kernels, ", ")));
   return kDone;
 }
 

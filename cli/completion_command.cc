@@ -1,10 +1,11 @@
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/messages.h"
 #include "cli/options.h"
@@ -19,9 +20,7 @@ constexpr const char* kExamples =
     "  kvant completion zsh > \"${fpath[1]}/_kvant\"\n"
     "  kvant completion fish > ~/.config/fish/completions/kvant.fish";
 
-std::string joined(const std::vector<std::string>& words, std::string_view separator) {
-  return fmt::format("{}", fmt::join(words, separator));
-}
+using base::joined;
 
 std::string all_spellings(const std::vector<Argument>& options) {
   std::vector<std::string> names;
@@ -113,7 +112,7 @@ std::string zsh_escaped(const std::string& text) {
 
 std::string zsh_value(const Argument& argument, const std::string& title) {
   if (argument.is_path) return fmt::format(":{}:_files", zsh_escaped(title));
-  if (!argument.choices.empty()) return fmt::format(":{}:({})", zsh_escaped(title), fmt::join(argument.choices, " "));
+  if (!argument.choices.empty()) return fmt::format(":{}:({})", zsh_escaped(title), joined(argument.choices, " "));
   return fmt::format(":{}: ", zsh_escaped(title));
 }
 
@@ -189,7 +188,7 @@ std::string fish_options(const std::vector<Argument>& options, const std::string
       if (option.is_path)
         line += " -r -F";
       else if (!option.choices.empty())
-        line += fmt::format(" -x -a '{}'", fmt::join(option.choices, " "));
+        line += fmt::format(" -x -a '{}'", joined(option.choices, " "));
       else
         line += " -x";
     }
@@ -210,7 +209,7 @@ std::string fish_script(const Program& program) {
     const std::string condition = "__fish_seen_subcommand_from " + command.name;
     script += fish_options(options_of(program, &command), condition);
     if (const auto choices = positional_choices(command); !choices.empty())
-      script += fmt::format("complete -c kvant -n '{}' -a '{}'\n", condition, fmt::join(choices, " "));
+      script += fmt::format("complete -c kvant -n '{}' -a '{}'\n", condition, joined(choices, " "));
     else if (has_path_positional(command))
       script += fmt::format("complete -c kvant -n '{}' -F\n", condition);
   }

@@ -1,4 +1,4 @@
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <fmt/core.h>
 
@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/messages.h"
 #include "cli/options.h"
@@ -82,7 +83,7 @@ int run(const Options& options, const Request& /*request*/) {
     text += fmt::format("instruction set  {}{}\n", chosen.empty() ? "none" : chosen,
                         force.empty() ? " (KVANT_FORCE_ISA can force another)"
                                       : fmt::format(" (KVANT_FORCE_ISA={})", io::printable(force)));
-    text += fmt::format("schemes          {}\n\n", fmt::join(scheme_names(), ", "));
+    text += fmt::format("schemes          {}\n\n", base::joined(scheme_names(), ", "));
     std::vector<Column> columns = {{"kernels"}, {"here"}};
     for (const BuildInfo::Family& family : build.instruction_sets.front().families)
       columns.push_back({std::string(family.name), Column::Align::right});

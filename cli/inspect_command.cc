@@ -1,6 +1,7 @@
+#include "base/text.h"
 #include "measure/inspect.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <memory>
 #include <set>
@@ -53,7 +54,7 @@ std::string table_of(const measure::Inspection& inspection, bool stats) {
   Table table(std::move(columns));
   for (const measure::InspectedTensor& tensor : inspection.tensors) {
     std::vector<std::string> cells = {io::printable(tensor.info.name), std::string(io::name(tensor.info.dtype)),
-                                      fmt::format("[{}]", fmt::join(tensor.info.shape, ", ")),
+                                      fmt::format("[{}]", base::joined(tensor.info.shape, ", ")),
                                       file_size(tensor.info.bytes()), std::string(model::name(tensor.judgement.role))};
     if (stats && tensor.stats) {
       const measure::ValueStats& s = *tensor.stats;

@@ -1,10 +1,11 @@
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <charconv>
 #include <cmath>
 #include <memory>
 #include <optional>
 
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/messages.h"
 #include "cli/options.h"
@@ -121,7 +122,7 @@ std::string table_of(const quantize::CheckpointPlan& plan, const Terminal& termi
                {"why", Column::Align::left, true}});
   for (const quantize::TensorPlan& tensor : plan.tensors)
     table.add({io::printable(tensor.name), std::string(io::name(tensor.dtype)),
-               fmt::format("[{}]", fmt::join(tensor.shape, ", ")), std::string(quantize::name(tensor.action)),
+               fmt::format("[{}]", base::joined(tensor.shape, ", ")), std::string(quantize::name(tensor.action)),
                file_size(tensor.bytes_before), file_size(tensor.bytes_after), tensor.reason});
   return table.text(terminal);
 }

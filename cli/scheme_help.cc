@@ -1,6 +1,6 @@
 #include "cli/scheme_help.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "format/scheme.h"
 

@@ -99,6 +99,12 @@ std::string decibels(double db) {
 
 std::string decibels_with_unit(double db) { return decibels(db) + (std::isfinite(db) ? " dB" : ""); }
 
+std::string grouped_digits(std::uint64_t number) {
+  std::string digits = std::to_string(number);
+  for (std::size_t at = digits.size(); at > 3;) digits.insert(at -= 3, 1, ',');
+  return digits;
+}
+
 std::string counted(std::uint64_t count, std::string_view one) {
   return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
 }

@@ -25,6 +25,8 @@ std::string rate(double bytes_per_second);
 std::string decibels(double db);
 // "41.27 dB", "exact"
 std::string decibels_with_unit(double db);
+// "1,234,567"
+std::string grouped_digits(std::uint64_t number);
 // "1 layer", "14 layers"
 std::string counted(std::uint64_t count, std::string_view one);
 

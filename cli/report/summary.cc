@@ -1,6 +1,6 @@
 #include "cli/report/summary.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -122,7 +122,7 @@ std::string summary_section(const ReportContent& content) {
                               ? ""
                               : fmt::format(" <small>{}</small>", html_text(content.comparison.model_type))));
   fact_of_all("parameters", "Parameters", fmt::format(" data-v={}", content.comparison.parameters),
-              fmt::format("{}", fmt::group_digits(content.comparison.parameters)));
+              grouped_digits(content.comparison.parameters));
   fact_of_all("bytes", "Size before", fmt::format(" data-v={}", content.comparison.bytes),
               file_size(content.comparison.bytes));
   fact("label", "Quantized",

@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include <string>
+#include <string_view>
 
 namespace kvant::base {
 
@@ -14,6 +15,19 @@ std::string formatted(fmt::string_view format, fmt::format_args args);
 template <class... Args>
 std::string text(fmt::format_string<Args...> format, Args&&... args) {
   return formatted(format, fmt::make_format_args(args...));
+}
+
+// The items as text with the separator between them. (fmt::join() needs fmt/format.h, a second of every file.)
+template <class Range>
+std::string joined(const Range& items, std::string_view separator) {
+  std::string all;
+  bool first = true;
+  for (const auto& item : items) {
+    if (!first) all += separator;
+    all += text("{}", item);
+    first = false;
+  }
+  return all;
 }
 
 }  // namespace kvant::base

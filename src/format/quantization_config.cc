@@ -1,6 +1,6 @@
 #include "format/quantization_config.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "base/refuse.h"
+#include "base/text.h"
 #include "io/file.h"
+#include "io/json.h"
 
 namespace kvant::format {
 namespace {
@@ -59,7 +61,7 @@ class ConfigReader {
       const auto it = std::find(texts.begin(), texts.end(), value.get_ref<const std::string&>());
       if (it != texts.end()) return static_cast<std::size_t>(it - texts.begin());
     }
-    problem("{}: {} is {}, must be \"{}\"", where, key, shown(value), fmt::join(texts, "\" or \""));
+    problem("{}: {} is {}, must be \"{}\"", where, key, shown(value), base::joined(texts, "\" or \""));
     return std::nullopt;
   }
 
@@ -232,20 +234,21 @@ class SchemeFinder {
     rows_ = filtered(all_rows(), [&](const SchemeSpec& row) { return bits_of(row) == weights->bits; });
     if (rows_.empty()) {
       reader_.problem("{}: num_bits is {}, kvant knows {}", weights_, weights->bits,
-                      fmt::join(each_of(all_rows(), bits_of), " and "));
+                      base::joined(each_of(all_rows(), bits_of), " and "));
       return false;
     }
     const Rows of_format = filtered(rows_, [&](const SchemeSpec& row) { return row.format == format_; });
     if (of_format.empty())
       reader_.problem("{}: num_bits {} is for format \"{}\", which is \"{}\"", weights_, weights->bits,
-                      fmt::join(each_of(rows_, [](const SchemeSpec& row) { return row.format; }), "\" or \""), format_);
+                      base::joined(each_of(rows_, [](const SchemeSpec& row) { return row.format; }), "\" or \""),
+                      format_);
     else
       rows_ = of_format;
     const auto strategies = each_of(rows_, [](const SchemeSpec& row) { return name(row.weights.strategy); });
     rows_ = filtered(rows_, [&](const SchemeSpec& row) { return row.weights.strategy == weights->strategy; });
     if (rows_.empty()) {
       reader_.problem("{}: strategy is \"{}\", kvant knows \"{}\" for {} bits", weights_, name(weights->strategy),
-                      fmt::join(strategies, "\" or \""), weights->bits);
+                      base::joined(strategies, "\" or \""), weights->bits);
       return false;
     }
     if (weights->dynamic) reader_.problem("{}: dynamic is true, weights must be static", weights_);
@@ -278,7 +281,7 @@ class SchemeFinder {
     rows_ = filtered(rows_, [](const SchemeSpec& row) { return row.activations.has_value(); });
     const auto bits = each_of(rows_, [](const SchemeSpec& row) { return bits_per_element(row.activations->code); });
     if (std::find(bits.begin(), bits.end(), inputs->bits) == bits.end())
-      reader_.problem("{}: num_bits is {}, must be {}", inputs_, inputs->bits, fmt::join(bits, " or "));
+      reader_.problem("{}: num_bits is {}, must be {}", inputs_, inputs->bits, base::joined(bits, " or "));
     const auto known = each_of(rows_, [](const SchemeSpec& row) {
       return fmt::format("\"{}\" with {}", name(row.activations->strategy), row.activations->dynamic);
     });
@@ -287,7 +290,7 @@ class SchemeFinder {
     });
     if (rows_.empty()) {
       reader_.problem("{}: strategy \"{}\" with dynamic {}; kvant knows {}", inputs_, name(inputs->strategy),
-                      inputs->dynamic, fmt::join(known, " and "));
+                      inputs->dynamic, base::joined(known, " and "));
       return false;
     }
     scheme_.kind = rows_.front()->kind;
@@ -332,8 +335,9 @@ Result<std::optional<QuantizationConfigText>> find_quantization_config(const io:
   if (checkpoint.config()) {
     const auto it = checkpoint.config()->find(kKey);
     if (it != checkpoint.config()->end() && !it->is_null())
-      return std::optional(QuantizationConfigText{
-          fmt::format("{}: {}", printable((checkpoint.path() / io::kConfigName).string()), kKey), *it});
+      return std::optional(
+          QuantizationConfigText{fmt::format("{}: {}", printable((checkpoint.path() / io::kConfigName).string()), kKey),
+                                 std::make_shared<const io::Json>(*it)});
   }
   if (checkpoint.shards().size() != 1) return std::optional<QuantizationConfigText>();
   const auto& metadata = checkpoint.shards()[0].metadata();
@@ -343,7 +347,7 @@ Result<std::optional<QuantizationConfigText>> find_quantization_config(const io:
       fmt::format("{}: {} in the metadata", printable(checkpoint.shards()[0].file().path().string()), kKey);
   auto value = io::parse_json(it->second, where);
   if (!value.ok()) return value.status();
-  return std::optional(QuantizationConfigText{where, std::move(value).value()});
+  return std::optional(QuantizationConfigText{where, std::make_shared<const io::Json>(std::move(value).value())});
 }
 
 std::optional<QuantizationConfig> parse_quantization_config(const QuantizationConfigText& text,
@@ -354,7 +358,7 @@ std::optional<QuantizationConfig> parse_quantization_config(const QuantizationCo
   constexpr std::array<std::string_view, 5> kGroupKeys = {"targets", "weights", "input_activations",
                                                           "output_activations", "format"};
   ConfigReader reader(problems);
-  const io::Json& value = text.value;
+  const io::Json& value = *text.value;
   if (!reader.object(value, text.where)) return std::nullopt;
   if (!reader.one_of(value, text.where, "quant_method", kMethods)) return std::nullopt;
   reader.keys(value, text.where, kKeys);

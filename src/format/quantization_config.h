@@ -2,6 +2,7 @@
 // vLLM and transformers load: written for a scheme, and read back into one.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,7 +11,7 @@
 
 #include "format/scheme.h"
 #include "io/checkpoint.h"
-#include "io/json.h"
+#include "io/json_fwd.h"
 #include "kvant/status.h"
 
 namespace kvant::format {
@@ -35,7 +36,7 @@ Result<QuantizationConfig> read_quantization_config(const io::Checkpoint& checkp
 // nothing comes back.
 struct QuantizationConfigText {
   std::string where;  // "out/config.json: quantization_config"
-  io::Json value;
+  std::shared_ptr<const io::Json> value;
 };
 Result<std::optional<QuantizationConfigText>> find_quantization_config(const io::Checkpoint& checkpoint);
 std::optional<QuantizationConfig> parse_quantization_config(const QuantizationConfigText& text,

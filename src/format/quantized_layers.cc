@@ -1,6 +1,6 @@
 #include "format/quantized_layers.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +11,7 @@
 
 #include "base/divide_up.h"
 #include "base/refuse.h"
+#include "base/text.h"
 #include "format/compressed_tensors.h"
 #include "format/element_dtype.h"
 #include "format/weight_form.h"
@@ -23,7 +24,7 @@ using io::printable;
 
 constexpr std::uint64_t kPerWord = codes_per_word(ElementKind::s4);  // codes that a word holds
 
-std::string sizes_of(std::span<const std::uint64_t> shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+std::string sizes_of(std::span<const std::uint64_t> shape) { return fmt::format("[{}]", base::joined(shape, ", ")); }
 
 // One module of a quantized checkpoint, tensor by tensor.
 class LayerFinder {
@@ -100,7 +101,7 @@ class LayerFinder {
       std::vector<std::string_view> names;
       for (const io::DType dtype : dtypes) names.push_back(io::name(dtype));
       problem(place.shard, "tensor '{}' holds {}, must hold {}", printable(info->name), io::name(info->dtype),
-              fmt::join(names, " or "));
+              base::joined(names, " or "));
       return false;
     }
     const std::vector<std::uint64_t> shape = shape_of(kind, scheme_, linear);

@@ -1,12 +1,13 @@
 #include "format/scheme.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
 #include <vector>
 
 #include "base/refuse.h"
+#include "base/text.h"
 #include "io/json.h"
 
 namespace kvant::format {
@@ -114,7 +115,7 @@ Status check(const Scheme& scheme) {
     for (const SchemeSpec& other : kSchemes)
       if (other.takes_asymmetric()) others.push_back(other.name);
     return unsupported("{} has no asymmetric form that loaders take; {} have one", spec.name,
-                       fmt::join(others, " and "));
+                       base::joined(others, " and "));
   }
   if (!scheme.scale_dtype) return {};
   const std::span<const io::DType> dtypes = spec.weights.scale_dtypes;

@@ -1,12 +1,13 @@
 #include "format/smoothing_file.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cmath>
 #include <map>
 #include <utility>
 
 #include "base/refuse.h"
+#include "base/text.h"
 #include "io/atomic_file.h"
 
 namespace kvant::format {
@@ -31,7 +32,7 @@ Result<const io::TensorInfo*> SmoothingFile::vector_of(const std::string& linear
                            printable(linear));
   if (s->dtype != io::DType::f32 || s->shape.size() != 1 || s->shape[0] != columns)
     return invalid_problem("{}: tensor '{}' is {} [{}], must be F32 [{}] for layer '{}'", path(), printable(s->name),
-                           io::name(s->dtype), fmt::join(s->shape, ", "), columns, printable(linear));
+                           io::name(s->dtype), base::joined(s->shape, ", "), columns, printable(linear));
   return s;
 }
 

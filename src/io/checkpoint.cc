@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "base/refuse.h"
+#include "io/json.h"
 #include "io/posix.h"
 
 namespace kvant::io {
@@ -56,7 +57,7 @@ Result<Checkpoint> Checkpoint::open(const fs::path& path) {
 }
 
 Status Checkpoint::open_folder() {
-  const auto document = [&](std::string_view name, std::optional<Json>& to) -> Status {
+  const auto document = [&](std::string_view name, std::shared_ptr<const Json>& to) -> Status {
     const fs::path path = path_ / name;
     if (!is_there(path)) return {};
     const auto text = read_text(path, kMaxJsonBytes);
@@ -64,7 +65,7 @@ Status Checkpoint::open_folder() {
     auto parsed = parse_json(*text, path.string());
     if (!parsed.ok()) return parsed.status();
     if (!parsed->is_object()) return invalid_problem("{}: is no JSON object", printable_path(path));
-    to = std::move(parsed).value();
+    to = std::make_shared<const Json>(std::move(parsed).value());
     return {};
   };
   if (Status s = document(kConfigName, config_); !s.ok()) return s;

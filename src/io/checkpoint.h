@@ -9,12 +9,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <optional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "io/json.h"
+#include "io/json_fwd.h"
 #include "io/safetensors.h"
 #include "kvant/status.h"
 
@@ -40,8 +40,8 @@ class Checkpoint {
   const TensorInfo& at(const TensorPlace& place) const { return shards_[place.shard].tensors()[place.tensor]; }
   Status read(const TensorPlace& place, std::uint64_t offset, std::span<std::byte> to) const;
 
-  const std::optional<Json>& config() const { return config_; }  // config.json of a folder
-  const std::optional<Json>& index() const { return index_; }
+  const Json* config() const { return config_.get(); }  // config.json of a folder, or nullptr
+  const Json* index() const { return index_.get(); }    // or nullptr
   // Regular files of the folder (also through symbolic links) that are neither index, config.json nor safetensors, by
   // name: a safetensors file that the index does not name is no part of the checkpoint.
   const std::vector<std::filesystem::path>& other_files() const { return other_files_; }
@@ -60,8 +60,8 @@ class Checkpoint {
   bool is_folder_ = false;
   std::vector<SafetensorsFile> shards_;
   std::map<std::string, TensorPlace, std::less<>> tensors_;
-  std::optional<Json> config_;
-  std::optional<Json> index_;
+  std::shared_ptr<const Json> config_;
+  std::shared_ptr<const Json> index_;
   std::vector<std::filesystem::path> other_files_;
   std::vector<std::string> left_out_;
 };

@@ -4,7 +4,7 @@
 // event that has no place in it, so that no tree of the document is ever built.
 #include "io/safetensors.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "base/refuse.h"
+#include "base/text.h"
 
 namespace kvant::io {
 namespace {
@@ -50,7 +51,7 @@ std::string shown(std::string_view text) {
   return printable(text.substr(0, end)) + "...";
 }
 
-std::string shown(std::span<const std::uint64_t> shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+std::string shown(std::span<const std::uint64_t> shape) { return fmt::format("[{}]", base::joined(shape, ", ")); }
 
 Status out_of_memory(std::string_view who, std::uint64_t header_bytes) {
   return base::refuse(StatusCode::Internal, "{}: not enough memory for a header of {} bytes", who, header_bytes);
@@ -202,13 +203,13 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
   bool boolean(bool value) override { return unexpected(value ? "true" : "false"); }
   // Called for what has a minus sign only.
   bool number_integer(number_integer_t value) override {
-    return unexpected(value == 0 ? std::string("-0") : fmt::to_string(value));
+    return unexpected(value == 0 ? std::string("-0") : base::text("{}", value));
   }
   bool number_unsigned(number_unsigned_t value) override {
-    if (value > kMax) return unexpected(fmt::to_string(value));
+    if (value > kMax) return unexpected(base::text("{}", value));
     if (place_ == Place::sizes) return add_size(value);
     if (place_ == Place::begin_end) return add_offset(value);
-    return unexpected(fmt::to_string(value));
+    return unexpected(base::text("{}", value));
   }
   // Also integers beyond 64 bits.
   bool number_float(number_float_t /*value*/, const string_t& text) override { return unexpected(shown(text)); }
@@ -523,8 +524,8 @@ Status append_metadata(std::string& json, const std::map<std::string, std::strin
 Status append_tensor(std::string& json, const TensorInfo& tensor) {
   const auto key = quoted(tensor.name);
   if (!key) return invalid_problem("{}: tensor \"{}\": its name is not UTF-8", kLayOut, shown(tensor.name));
-  fmt::format_to(std::back_inserter(json), R"({}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}},)", *key,
-                 name(tensor.dtype), fmt::join(tensor.shape, ","), tensor.begin, tensor.end);
+  json += fmt::format(R"({}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}},)", *key, name(tensor.dtype),
+                      base::joined(tensor.shape, ","), tensor.begin, tensor.end);
   return {};
 }
 

@@ -1,12 +1,13 @@
 #include "measure/candidate.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string>
 #include <system_error>
 #include <utility>
 
 #include "base/refuse.h"
+#include "base/text.h"
 #include "format/element_dtype.h"
 #include "quantize/output_folder.h"
 
@@ -28,7 +29,7 @@ Result<io::TensorPlace> original_of(const io::Checkpoint& original, const format
   if (info.shape.size() != 2 || info.shape[0] != layer.rows || info.shape[1] != layer.columns)
     return invalid_problem("{}: tensor '{}' has shape [{}], the quantized one [{}, {}]: the two do not belong together",
                            printable(original.shard_name(it->second.shard)), printable(tensor),
-                           fmt::join(info.shape, ", "), layer.rows, layer.columns);
+                           base::joined(info.shape, ", "), layer.rows, layer.columns);
   if (!format::element_of(info.dtype))
     return invalid_problem("{}: tensor '{}' holds {}; the original's weights must be F32, F64, F16 or BF16",
                            printable(original.shard_name(it->second.shard)), printable(tensor), io::name(info.dtype));

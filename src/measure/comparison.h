@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "format/scheme.h"
-#include "io/json.h"
+#include "io/json_fwd.h"
 #include "measure/layer_detail.h"
 #include "model/layer_kind.h"
 

@@ -1,6 +1,6 @@
 #include "model/demo_model.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,11 +1,12 @@
 #include "model/families.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <iterator>
 #include <vector>
 
+#include "base/text.h"
 #include "format/module_name.h"
 #include "io/file.h"
 
@@ -261,7 +262,7 @@ const Family* family_named(std::string_view name) {
 std::string names_of_families() {
   std::vector<std::string_view> names;
   for (const Family& family : kFamilies) names.push_back(family.name);
-  return fmt::format("{}", fmt::join(names, ", "));
+  return base::joined(names, ", ");
 }
 
 std::string against_folding(const ModelFacts& facts, const Family* family) {

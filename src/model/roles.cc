@@ -1,6 +1,6 @@
 #include "model/roles.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "format/element_dtype.h"
 #include "format/module_name.h"

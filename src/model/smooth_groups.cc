@@ -1,6 +1,6 @@
 #include "model/smooth_groups.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstddef>

@@ -1,5 +1,5 @@
 // Groups that the user gives as JSON.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>

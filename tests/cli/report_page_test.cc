@@ -1,7 +1,7 @@
 // The report as text: what must be in it, what must never be, and how large it may become.
 #include "cli/report/page.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

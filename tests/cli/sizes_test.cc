@@ -9,6 +9,14 @@
 namespace kvant::cli {
 namespace {
 
+TEST(Sizes, GroupedDigits) {
+  EXPECT_EQ(grouped_digits(0), "0");
+  EXPECT_EQ(grouped_digits(999), "999");
+  EXPECT_EQ(grouped_digits(1000), "1,000");
+  EXPECT_EQ(grouped_digits(123456), "123,456");
+  EXPECT_EQ(grouped_digits(18446744073709551615u), "18,446,744,073,709,551,615");
+}
+
 TEST(ParseSize, ReadsNumbersWithUnits) {
   const struct {
     const char* text;

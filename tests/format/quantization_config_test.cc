@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -141,7 +142,8 @@ TEST(QuantizationConfig, SurvivesWrongTypesEverywhere) {
           io::Json changed = config;
           changed[io::Json::json_pointer(path)] = other;
           std::vector<std::string> problems;
-          const auto read = format::parse_quantization_config({"here", changed}, problems);
+          const auto read =
+              format::parse_quantization_config({"here", std::make_shared<const io::Json>(changed)}, problems);
           EXPECT_TRUE(read || !problems.empty()) << path << " " << other;
           for (const std::string& problem : problems) EXPECT_TRUE(problem.starts_with("here")) << problem;
         }

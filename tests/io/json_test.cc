@@ -1,7 +1,7 @@
 // JSON documents: what is refused and with which sentence, what is kept, and that size costs no more than it must.
 #include "io/json.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -2,7 +2,7 @@
 // read again, and headers with random damage.
 #include "io/safetensors.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "tests/fuzz/safetensors_invariants.h"
 #include "tests/support/refusals.h"
 #include "tests/support/sanitized.h"
@@ -61,7 +62,7 @@ std::string entry(std::string_view name, std::string_view dtype, std::string_vie
 }
 
 std::string header_of(std::initializer_list<std::string> entries) {
-  return fmt::format("{{{}}}", fmt::join(entries, ","));
+  return fmt::format("{{{}}}", base::joined(entries, ","));
 }
 
 std::vector<std::string> names_of(const SafetensorsHeader& header) {
@@ -457,8 +458,7 @@ TEST(SafetensorsStress, AMillionTensors) {
   for (int i = 0; i < 1'000'000; ++i) {
     // In an order that is neither that of the names nor that of the places.
     const int place = static_cast<int>(std::int64_t{i} * 7919 % 1'000'000);
-    fmt::format_to(std::back_inserter(json), R"("t{}":{{"dtype":"U8","shape":[],"data_offsets":[{},{}]}},)", i, place,
-                   place + 1);
+    json += fmt::format(R"("t{}":{{"dtype":"U8","shape":[],"data_offsets":[{},{}]}},)", i, place, place + 1);
   }
   json.back() = '}';
   const double seconds = seconds_of([&] {

@@ -1,7 +1,7 @@
 // What tensors are.
 #include "model/roles.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>

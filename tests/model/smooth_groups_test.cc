@@ -1,7 +1,7 @@
 // Which norms are folded into which linears: the families, what is left alone or refused and why, and groups of a file.
 #include "model/smooth_groups.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/text.h"
 #include "tests/support/refusals.h"
 
 namespace kvant::tests {
@@ -541,10 +542,10 @@ testing::AssertionResult bad(std::string_view json, Parts parts, const ModelFact
 std::string group(std::string_view norm, std::initializer_list<std::string_view> linears) {
   std::vector<std::string> quoted;
   for (const std::string_view linear : linears) quoted.push_back(fmt::format("\"{}\"", linear));
-  return fmt::format(R"({{"norm": "{}", "linears": [{}]}})", norm, fmt::join(quoted, ", "));
+  return fmt::format(R"({{"norm": "{}", "linears": [{}]}})", norm, base::joined(quoted, ", "));
 }
 std::string file_of(std::initializer_list<std::string> groups) {
-  return fmt::format(R"({{"groups": [{}]}})", fmt::join(groups, ", "));
+  return fmt::format(R"({{"groups": [{}]}})", base::joined(groups, ", "));
 }
 constexpr std::string_view kNorm = "model.layers.0.input_layernorm";
 constexpr std::string_view kQ = "model.layers.0.self_attn.q_proj";

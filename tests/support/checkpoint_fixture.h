@@ -2,7 +2,7 @@
 // quantized by a plain loop in double precision.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
