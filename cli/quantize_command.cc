@@ -20,6 +20,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "measure/compare.h"
+#include "model/families.h"
 #include "quantize/quantize_checkpoint.h"
 
 namespace kvant::cli {
@@ -335,7 +336,9 @@ Command quantize_command() {
             .check = alpha_problem},
            {.name = "--smooth-groups",
             .placeholder = "FAMILY|FILE",
-            .help = "Which norms feed which linears: llama, opt or bloom, or a JSON file (default: by config.json)",
+            .help =
+                fmt::format("Which norms feed which linears: a family ({}), or a JSON file (default: by config.json)",
+                            model::names_of_families()),
             .to = &options->smooth_groups,
             .is_path = true},
            {.name = "--ignore",

@@ -1,6 +1,6 @@
 #!/bin/sh
 # man_page.sh KVANT PAGE: every option of every --help is in the man page, in the part of its command or in that of all,
-# every command has a part, and the page has no errors.
+# every command has a part, every scheme is named, and the page has no errors.
 set -eu
 kvant=$1 page=$2
 failed=0
@@ -33,6 +33,10 @@ for command in '' $commands; do
     grep -qE -- "(^|[ \"])$option([ \",]|\$)" "${TMPDIR:-/tmp}/man_page.$$.own" "${TMPDIR:-/tmp}/man_page.$$.all" ||
       { echo "$page: the part for '$command' lacks $option"; failed=1; }
   done
+done
+
+for scheme in $("$kvant" info | sed -n 's/^schemes  *//p' | tr -d ,); do
+  part quantize | grep -qE -- "(^| )$scheme( |\$)" || { echo "$page: the part for quantize lacks the scheme $scheme"; failed=1; }
 done
 
 if command -v groff >/dev/null 2>&1; then
