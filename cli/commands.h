@@ -6,6 +6,8 @@
 namespace kvant::cli {
 
 Command quantize_command();
+Command calibrate_command();
+Command eval_command();
 Command inspect_command();
 Command compare_command();
 Command verify_command();

@@ -44,6 +44,7 @@ Program kvant_program(Request& request) {
           "  kvant demo                                     # see what it does, on a generated model\n"
           "  kvant quantize ./Llama -o ./Llama-w8a8         # 8-bit weights and activations\n"
           "  kvant compare ./Llama ./Llama-w8a8             # what each layer lost\n"
+          "  kvant eval ./Llama ./Llama-w8a8 --text t.txt   # what the model lost\n"
           "\n"
           "'kvant COMMAND --help' says more, and so does 'man kvant'.",
       .options = {{.name = "--quiet", .letter = "-q", .help = "Print only results and errors", .to = &request.quiet},
@@ -51,7 +52,7 @@ Program kvant_program(Request& request) {
                    .letter = "-v",
                    .help = "Print more: every tensor, time and peak memory",
                    .to = &request.verbose}},
-      .commands = {quantize_command(), inspect_command(), compare_command(), verify_command(), demo_command(),
+      .commands = {quantize_command(), calibrate_command(), eval_command(), inspect_command(), compare_command(), verify_command(), demo_command(),
                    info_command(), bench_command()}};
 }
 

@@ -40,12 +40,28 @@ void write_to_stderr(std::string_view text) { std::fwrite(text.data(), 1, text.s
 
 }  // namespace
 
-std::string progress_line(std::string_view phase, std::uint64_t done, std::uint64_t total, double seconds, int width) {
+namespace {
+
+// "1.00 GB", "16,384 tokens"
+std::string amount(std::uint64_t count, base::Unit unit) {
+  return unit == base::Unit::bytes ? file_size(count) : fmt::format("{} tokens", grouped_digits(count));
+}
+
+std::string speed_of(double per_second, base::Unit unit) {
+  return unit == base::Unit::bytes ? rate(per_second) : fmt::format("{:.0f} tokens/s", per_second);
+}
+
+}  // namespace
+
+std::string progress_line(std::string_view phase, std::uint64_t done, std::uint64_t total, base::Unit unit,
+                          double seconds, int width) {
   const double share = total == 0 ? 1.0 : std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
   const double speed = seconds > 0 ? static_cast<double>(done) / seconds : 0;
   const std::string percent = fmt::format("{:3.0f}%", share * 100);
-  std::string tail = "  " + fmt::format("{} of {}", file_size(std::min(done, total)), file_size(total));
-  std::string speed_text = "  " + rate(speed);
+  std::string tail = "  " + fmt::format("{} of {}", unit == base::Unit::bytes ? file_size(std::min(done, total))
+                                                                               : grouped_digits(std::min(done, total)),
+                                        amount(total, unit));
+  std::string speed_text = "  " + speed_of(speed, unit);
   // A guess from the first moments would be wild.
   std::string left;
   if (seconds >= 0.5 && speed > 0 && done < total)
@@ -83,15 +99,16 @@ std::int64_t ProgressBar::now_ns() const {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(around_.now().time_since_epoch()).count();
 }
 
-void ProgressBar::begin(std::string_view phase, std::uint64_t bytes) {
+void ProgressBar::begin(std::string_view phase, std::uint64_t total, base::Unit unit) {
   if (around_.quiet) return;
   const std::lock_guard lock(drawing_);
   phase_ = phase;
-  total_ = bytes;
+  total_ = total;
+  unit_ = unit;
   done_ = 0;
   begin_ns_ = now_ns();
   if (!around_.moves) {
-    around_.write(fmt::format("{}: {}\n", phase_, file_size(bytes)));
+    around_.write(fmt::format("{}: {}\n", phase_, amount(total, unit)));
     return;
   }
   in_phase_ = true;
@@ -99,9 +116,9 @@ void ProgressBar::begin(std::string_view phase, std::uint64_t bytes) {
   next_draw_ns_ = begin_ns_ + kDrawEvery;
 }
 
-void ProgressBar::advance(std::uint64_t bytes) {
+void ProgressBar::advance(std::uint64_t count) {
   if (around_.quiet || !around_.moves) return;
-  done_.fetch_add(bytes, std::memory_order_relaxed);
+  done_.fetch_add(count, std::memory_order_relaxed);
   if (now_ns() < next_draw_ns_.load(std::memory_order_relaxed)) return;
   const std::unique_lock lock(drawing_, std::try_to_lock);
   if (!lock.owns_lock() || !in_phase_) return;
@@ -130,7 +147,7 @@ void ProgressBar::draw() {
   const double seconds = static_cast<double>(now_ns() - begin_ns_) * 1e-9;
   // A line that fills the last column wraps on some terminals.
   const int width = std::max(20, around_.width()) - 1;
-  around_.write(fmt::format("\r{}\x1b[K", progress_line(phase_, done_, total_, seconds, width)));
+  around_.write(fmt::format("\r{}\x1b[K", progress_line(phase_, done_, total_, unit_, seconds, width)));
   on_screen_ = true;
   bar_on_screen = 1;
 }

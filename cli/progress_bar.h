@@ -34,9 +34,10 @@ class ProgressBar : public base::Progress {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  void begin(std::string_view phase, std::uint64_t bytes) override;
+  using Progress::begin;
+  void begin(std::string_view phase, std::uint64_t total, base::Unit unit) override;
   // Draws at most ten times a second. A thread that finds another one drawing goes on with its work.
-  void advance(std::uint64_t bytes) override;
+  void advance(std::uint64_t count) override;
   void note(std::string_view line) override;
 
   // Takes the bar off the screen, so that what is printed next has a line of its own. Nothing is drawn after it, until
@@ -55,12 +56,14 @@ class ProgressBar : public base::Progress {
   std::mutex drawing_;
   std::string phase_;
   std::uint64_t total_ = 0;
+  base::Unit unit_ = base::Unit::bytes;
   std::int64_t begin_ns_ = 0;
   bool on_screen_ = false;
 };
 
 // "quantizing ━━━━━━━━━━────────── 50%  1.00 GB of 2.00 GB  812 MB/s  1.2 s left", in at most `width` columns: what
 // does not fit is left out from the right, the bar itself last.
-std::string progress_line(std::string_view phase, std::uint64_t done, std::uint64_t total, double seconds, int width);
+std::string progress_line(std::string_view phase, std::uint64_t done, std::uint64_t total, base::Unit unit,
+                          double seconds, int width);
 
 }  // namespace kvant::cli

@@ -6,13 +6,17 @@
 
 namespace kvant::base {
 
+// What a phase counts.
+enum class Unit : std::uint8_t { bytes, tokens };
+
 class Progress {
  public:
   virtual ~Progress() = default;
-  // A phase of so many bytes begins: "reading columns", "quantizing".
-  virtual void begin(std::string_view phase, std::uint64_t bytes) = 0;
-  // So many more bytes of the phase are done. Called from many threads.
-  virtual void advance(std::uint64_t bytes) = 0;
+  // A phase of so many bytes or tokens begins: "reading columns", "quantizing".
+  virtual void begin(std::string_view phase, std::uint64_t total, Unit unit) = 0;
+  void begin(std::string_view phase, std::uint64_t bytes) { begin(phase, bytes, Unit::bytes); }
+  // So many more of the phase are done. Called from many threads.
+  virtual void advance(std::uint64_t count) = 0;
   // Something that is finished, or that the person should know: "wrote model-00001-of-00002.safetensors". Not called
   // from two threads at once.
   virtual void note(std::string_view line) = 0;
@@ -21,8 +25,8 @@ class Progress {
 // Says nothing.
 class Silence : public Progress {
  public:
-  void begin(std::string_view /*phase*/, std::uint64_t /*bytes*/) override {}
-  void advance(std::uint64_t /*bytes*/) override {}
+  void begin(std::string_view /*phase*/, std::uint64_t /*total*/, Unit /*unit*/) override {}
+  void advance(std::uint64_t /*count*/) override {}
   void note(std::string_view /*line*/) override {}
 };
 

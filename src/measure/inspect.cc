@@ -15,7 +15,7 @@
 #include "kvant/stream.h"
 #include "measure/block_sums.h"
 #include "measure/median.h"
-#include "measure/widen.h"
+#include "format/widen.h"
 #include "model/model_facts.h"
 
 namespace kvant::measure {
@@ -114,7 +114,7 @@ class TensorStats {
       if (kind_ == ElementKind::f64) {
         values = sums_.values(reinterpret_cast<const double*>(from), count);
       } else {
-        widen(kind_, from, count, buffers.wide.data());
+        format::widen(kind_, from, count, buffers.wide.data());
         values = sums_.values(buffers.wide.data(), count);
       }
       blocks[block++] = values.squares;

@@ -12,7 +12,7 @@
 #include "measure/block_sums.h"
 #include "measure/median.h"
 #include "measure/sqnr.h"
-#include "measure/widen.h"
+#include "format/widen.h"
 
 namespace kvant::measure {
 namespace {
@@ -113,7 +113,7 @@ class LayerComparison {
       if (kind_ == ElementKind::f64) {
         add_block(reinterpret_cast<const double*>(from), tile, r, c, count, worker, buffers, sums, loss);
       } else {
-        widen(kind_, from, count, buffers.wide.data());
+        format::widen(kind_, from, count, buffers.wide.data());
         add_block(buffers.wide.data(), tile, r, c, count, worker, buffers, sums, loss);
       }
     });

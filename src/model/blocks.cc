@@ -21,7 +21,7 @@ bool fits_one_of(std::string_view text, Names patterns) {
 }
 
 bool reads(const Edge& edge, std::string_view rest) {
-  return std::any_of(edge.readers.begin(), edge.readers.end(), [&](Names set) { return fits_one_of(rest, set); });
+  return std::any_of(edge.readers.begin(), edge.readers.end(), [&](const auto& set) { return fits_one_of(rest, set); });
 }
 
 std::string_view block_prefix(std::string_view module, const Edge& edge) {

@@ -17,73 +17,202 @@ namespace {
 
 constexpr std::string_view kSplitAttention[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
 constexpr std::string_view kFusedAttention[] = {"self_attn.qkv_proj"};
+constexpr Names kLlamaHeads[] = {kSplitAttention, kFusedAttention};
+constexpr std::string_view kHeadNorms[] = {"self_attn.q_norm", "self_attn.k_norm"};
+constexpr std::string_view kHeadLayerNorms[] = {"self_attn.q_layernorm", "self_attn.k_layernorm"};
+constexpr Names kLlamaHeadNorms[] = {kHeadNorms, kHeadLayerNorms};
+
 constexpr std::string_view kSplitMlp[] = {"mlp.gate_proj", "mlp.up_proj"};
 constexpr std::string_view kFusedMlp[] = {"mlp.gate_up_proj"};
-// Routers and all experts read what the MLP reads.
-constexpr std::string_view kExperts[] = {"mlp.gate", "mlp.experts.*.gate_proj", "mlp.experts.*.up_proj"};
-constexpr std::string_view kExpertsAndShared[] = {"mlp.gate",
-                                                  "mlp.experts.*.gate_proj",
-                                                  "mlp.experts.*.up_proj",
-                                                  "mlp.shared_expert.gate_proj",
-                                                  "mlp.shared_expert.up_proj",
-                                                  "mlp.shared_expert_gate"};
-constexpr std::string_view kMixtralExperts[] = {"block_sparse_moe.gate", "block_sparse_moe.experts.*.w1",
-                                                "block_sparse_moe.experts.*.w3"};
-constexpr Names kLlamaAttention[] = {kSplitAttention, kFusedAttention};
-constexpr Names kLlamaMlp[] = {kSplitMlp, kFusedMlp, kExperts, kExpertsAndShared, kMixtralExperts};
-constexpr Edge kLlamaEdges[] = {{"input_layernorm", kLlamaAttention}, {"post_attention_layernorm", kLlamaMlp}};
-// Norms of heads read what q_proj and k_proj wrote.
-constexpr std::string_view kLlamaOthers[] = {"self_attn.o_proj",
-                                             "self_attn.q_norm",
-                                             "self_attn.k_norm",
-                                             "self_attn.q_layernorm",
-                                             "self_attn.k_layernorm",
-                                             "mlp.down_proj",
-                                             "mlp.experts.*.down_proj",
-                                             "mlp.shared_expert.down_proj",
-                                             "block_sparse_moe.experts.*.w2"};
+constexpr std::string_view kExperts[] = {"mlp.experts.*.gate_proj", "mlp.experts.*.up_proj"};
+constexpr std::string_view kSharedExpert[] = {"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"};
+constexpr std::string_view kMixtralExperts[] = {"block_sparse_moe.experts.*.w1", "block_sparse_moe.experts.*.w3"};
+constexpr MlpForm kLlamaMlps[] = {
+    {.inputs = kSplitMlp, .output = "mlp.down_proj"},
+    {.inputs = kFusedMlp, .output = "mlp.down_proj"},
+    {.inputs = kExperts, .output = "mlp.experts.*.down_proj", .router = "mlp.gate"},
+    {.inputs = kExperts,
+     .output = "mlp.experts.*.down_proj",
+     .router = "mlp.gate",
+     .shared_inputs = kSharedExpert,
+     .shared_output = "mlp.shared_expert.down_proj",
+     .shared_gate = "mlp.shared_expert_gate"},
+    {.inputs = kMixtralExperts, .output = "block_sparse_moe.experts.*.w2", .router = "block_sparse_moe.gate"},
+};
+constexpr StepSpec kLlamaBlock[] = {
+    {.kind = StepKind::norm, .module = "input_layernorm"},
+    {.kind = StepKind::heads, .forms = kLlamaHeads},
+    {.kind = StepKind::head_norms, .forms = kLlamaHeadNorms},
+    {.kind = StepKind::rotate},
+    {.kind = StepKind::attend},
+    {.kind = StepKind::linear, .module = "self_attn.o_proj"},
+    {.kind = StepKind::add},
+    {.kind = StepKind::norm, .module = "post_attention_layernorm"},
+    {.kind = StepKind::mlp, .mlps = kLlamaMlps},
+    {.kind = StepKind::add},
+};
 constexpr std::string_view kLlamaTypes[] = {"llama", "mistral", "mixtral",   "qwen2",     "qwen3",
                                             "phi3",  "yi",      "qwen2_moe", "qwen3_moe", "internlm3"};
+constexpr std::string_view kModelStems[] = {"model.", ""};
+constexpr NetworkSpec kLlamaNetwork = {
+    .stems = kModelStems,
+    .blocks = "layers.",
+    .tokens = "embed_tokens",
+    .final_norm = "norm",
+    .head = "lm_head",
+    .norm = NormKind::rms,
+    .epsilon = "rms_norm_eps",
+    .default_epsilon = 1e-6,
+    .gated = true,
+};
 
+constexpr Names kOptHeads[] = {kSplitAttention};
 constexpr std::string_view kOptFc1[] = {"fc1"};
-constexpr Names kOptAttention[] = {kSplitAttention};
-constexpr Names kOptMlp[] = {kOptFc1};
-constexpr Edge kOptEdges[] = {{"self_attn_layer_norm", kOptAttention}, {"final_layer_norm", kOptMlp}};
-constexpr std::string_view kOptOthers[] = {"self_attn.out_proj", "fc2"};
+constexpr MlpForm kOptMlps[] = {{.inputs = kOptFc1, .output = "fc2"}};
+constexpr StepSpec kOptBlock[] = {
+    {.kind = StepKind::norm, .module = "self_attn_layer_norm"},
+    {.kind = StepKind::heads, .forms = kOptHeads},
+    {.kind = StepKind::attend},
+    {.kind = StepKind::linear, .module = "self_attn.out_proj"},
+    {.kind = StepKind::add},
+    {.kind = StepKind::norm, .module = "final_layer_norm"},
+    {.kind = StepKind::mlp, .mlps = kOptMlps},
+    {.kind = StepKind::add},
+};
+constexpr StepSpec kOptPostNormBlock[] = {
+    {.kind = StepKind::heads, .forms = kOptHeads},
+    {.kind = StepKind::attend},
+    {.kind = StepKind::linear, .module = "self_attn.out_proj"},
+    {.kind = StepKind::add},
+    {.kind = StepKind::norm, .module = "self_attn_layer_norm", .in_place = true},
+    {.kind = StepKind::mlp, .mlps = kOptMlps},
+    {.kind = StepKind::add},
+    {.kind = StepKind::norm, .module = "final_layer_norm", .in_place = true},
+};
 constexpr std::string_view kOptTypes[] = {"opt"};
+constexpr std::string_view kOptStems[] = {"model.decoder.", "decoder.", ""};
+// Rows 0 and 1 of its positions are for padding.
+constexpr NetworkSpec kOptNetwork = {
+    .stems = kOptStems,
+    .blocks = "layers.",
+    .tokens = "embed_tokens",
+    .positions = "embed_positions",
+    .first_position = 2,
+    .final_norm = "final_layer_norm",
+    .head = "lm_head",
+    .norm = NormKind::layer,
+    .epsilon = "layer_norm_eps",
+    .default_epsilon = 1e-5,
+    .inner_size = "ffn_dim",
+    .activation = "activation_function",
+};
 
 constexpr std::string_view kBloomQkv[] = {"self_attention.query_key_value"};
+constexpr Names kBloomHeads[] = {kBloomQkv};
 constexpr std::string_view kBloomUp[] = {"mlp.dense_h_to_4h"};
-constexpr Names kBloomAttention[] = {kBloomQkv};
-constexpr Names kBloomMlp[] = {kBloomUp};
-constexpr Edge kBloomEdges[] = {{"input_layernorm", kBloomAttention}, {"post_attention_layernorm", kBloomMlp}};
-constexpr std::string_view kBloomOthers[] = {"self_attention.dense", "mlp.dense_4h_to_h"};
+constexpr MlpForm kBloomMlps[] = {{.inputs = kBloomUp, .output = "mlp.dense_4h_to_h"}};
+constexpr StepSpec kBloomBlock[] = {
+    {.kind = StepKind::norm, .module = "input_layernorm"},
+    {.kind = StepKind::heads, .forms = kBloomHeads},
+    {.kind = StepKind::attend},
+    {.kind = StepKind::linear, .module = "self_attention.dense"},
+    {.kind = StepKind::add},
+    {.kind = StepKind::norm, .module = "post_attention_layernorm"},
+    {.kind = StepKind::mlp, .mlps = kBloomMlps},
+    {.kind = StepKind::add},
+};
 constexpr std::string_view kBloomTypes[] = {"bloom"};
+
+constexpr std::string_view kGpt2Qkv[] = {"attn.c_attn"};
+constexpr Names kGpt2Heads[] = {kGpt2Qkv};
+constexpr std::string_view kGpt2Up[] = {"mlp.c_fc"};
+constexpr MlpForm kGpt2Mlps[] = {{.inputs = kGpt2Up, .output = "mlp.c_proj"}};
+constexpr StepSpec kGpt2Block[] = {
+    {.kind = StepKind::norm, .module = "ln_1"},
+    {.kind = StepKind::heads, .forms = kGpt2Heads},
+    {.kind = StepKind::attend},
+    {.kind = StepKind::linear, .module = "attn.c_proj"},
+    {.kind = StepKind::add},
+    {.kind = StepKind::norm, .module = "ln_2"},
+    {.kind = StepKind::mlp, .mlps = kGpt2Mlps},
+    {.kind = StepKind::add},
+};
+constexpr std::string_view kGpt2Types[] = {"gpt2"};
+constexpr std::string_view kGpt2Stems[] = {"transformer.", ""};
+constexpr NetworkSpec kGpt2Network = {
+    .stems = kGpt2Stems,
+    .blocks = "h.",
+    .tokens = "wte",
+    .positions = "wpe",
+    .final_norm = "ln_f",
+    .head = "lm_head",
+    .norm = NormKind::layer,
+    .epsilon = "layer_norm_epsilon",
+    .default_epsilon = 1e-5,
+    .hidden_size = "n_embd",
+    .layers = "n_layer",
+    .heads = "n_head",
+    .inner_size = "n_inner",
+    .default_inner = 4,
+    .activation = "activation_function",
+    .is_conv1d = true,
+};
+
+constexpr std::string_view kBertQkv[] = {"attention.self.query", "attention.self.key", "attention.self.value"};
+constexpr Names kBertHeads[] = {kBertQkv};
+constexpr std::string_view kBertUp[] = {"intermediate.dense"};
+constexpr MlpForm kBertMlps[] = {{.inputs = kBertUp, .output = "output.dense"}};
+constexpr StepSpec kBertBlock[] = {
+    {.kind = StepKind::heads, .forms = kBertHeads},
+    {.kind = StepKind::attend},
+    {.kind = StepKind::linear, .module = "attention.output.dense"},
+    {.kind = StepKind::add},
+    {.kind = StepKind::norm, .module = "attention.output.LayerNorm", .in_place = true},
+    {.kind = StepKind::mlp, .mlps = kBertMlps},
+    {.kind = StepKind::add},
+    {.kind = StepKind::norm, .module = "output.LayerNorm", .in_place = true},
+};
+constexpr std::string_view kBertTypes[] = {"bert"};
+constexpr std::string_view kBertStems[] = {"bert.", ""};
+constexpr NetworkSpec kBertNetwork = {
+    .stems = kBertStems,
+    .blocks = "encoder.layer.",
+    .tokens = "embeddings.word_embeddings",
+    .positions = "embeddings.position_embeddings",
+    .token_types = "embeddings.token_type_embeddings",
+    .embedding_norm = "embeddings.LayerNorm",
+    .norm = NormKind::layer,
+    .epsilon = "layer_norm_eps",
+    .default_epsilon = 1e-12,
+    .causal = false,
+};
 
 constexpr Family kFamilies[] = {
     {.name = "llama",
      .model_types = kLlamaTypes,
-     .edges = kLlamaEdges,
-     .others = kLlamaOthers,
+     .block = kLlamaBlock,
      .alpha = 0.8,
+     .network = &kLlamaNetwork,
      .doubt = "a model whose norms multiply by (1 + weight) has the same names"},
     // With do_layer_norm_before false it has no norm after its blocks.
     {.name = "opt",
      .model_types = kOptTypes,
-     .edges = kOptEdges,
-     .others = kOptOthers,
+     .block = kOptBlock,
      .alpha = 0.5,
      .condition = {&ModelFacts::do_layer_norm_before, "do_layer_norm_before", true},
+     .block_otherwise = kOptPostNormBlock,
+     .network = &kOptNetwork,
      .beside = "final_layer_norm",
      .doubt = "a model whose norms feed the residual as well may have the same names"},
     {.name = "bloom",
      .model_types = kBloomTypes,
-     .edges = kBloomEdges,
-     .others = kBloomOthers,
+     .block = kBloomBlock,
      .alpha = 0.5,
      .condition = {&ModelFacts::apply_residual_connection_post_layernorm, "apply_residual_connection_post_layernorm",
                    false},
      .doubt = "a model with apply_residual_connection_post_layernorm has the same names"},
+    {.name = "gpt2", .model_types = kGpt2Types, .block = kGpt2Block, .alpha = 0.5, .network = &kGpt2Network},
+    {.name = "bert", .model_types = kBertTypes, .block = kBertBlock, .alpha = 0.5, .network = &kBertNetwork},
 };
 
 // Models of which no norm can be folded. A '*' at an end of a model_type stands for anything.
@@ -94,12 +223,15 @@ struct Unfoldable {
 
 // Gemma in all its forms (paligemma, recurrent_gemma), Qwen3-Next and its successors, and Nemotron's LayerNorm1P.
 constexpr std::string_view kAddOneTypes[] = {"*gemma*", "qwen3_next*", "qwen3_5*", "nemotron"};
-constexpr std::string_view kBertTypes[] = {"albert",     "bart",       "bert",       "camembert", "data2vec-text",
+constexpr std::string_view kPostNormTypes[] = {"albert",     "bart",       "bert",       "camembert", "data2vec-text",
                                            "deberta",    "deberta-v2", "distilbert", "electra",   "ernie",
                                            "longformer", "mpnet",      "roberta",    "xlm",       "xlm-roberta"};
+// They keep some linears as [in, out].
+constexpr std::string_view kConv1dTypes[] = {"gpt2", "imagegpt", "decision_transformer"};
 constexpr Unfoldable kUnfoldable[] = {
     {kAddOneTypes, "its norms multiply by (1 + weight), so dividing the weight would change the model"},
-    {kBertTypes, "its LayerNorm feeds the residual as well as the linears, so it cannot be folded"},
+    {kPostNormTypes, "its LayerNorm feeds the residual as well as the linears, so it cannot be folded"},
+    {kConv1dTypes, "its linears are Conv1D, stored as [in, out], which are not quantized"},
 };
 
 // ---- Names of modules -------------------------------------------------------------------------------------------
@@ -186,16 +318,29 @@ constexpr ModuleName kModuleNames[] = {
     {.component = "classifier", .role = Role::router, .below = Below::something},
 };
 
-constexpr std::string_view kConv1dTypes[] = {"gpt2", "imagegpt", "decision_transformer"};
-
 // Both tables are searched by name, so a row that is incomplete would be found by nobody, or by everybody.
+consteval bool is_complete(BlockSpec block) {
+  for (const StepSpec& step : block) {
+    const bool named = step.kind == StepKind::norm || step.kind == StepKind::linear;
+    if (named == step.module.empty()) return false;
+    if ((step.kind == StepKind::heads || step.kind == StepKind::head_norms) == step.forms.empty()) return false;
+    if ((step.kind == StepKind::mlp) == step.mlps.empty()) return false;
+    for (const MlpForm& form : step.mlps)
+      if (form.inputs.empty() || form.output.empty()) return false;
+  }
+  return !block.empty();
+}
+
 consteval bool tables_are_complete() {
   for (const Family& family : kFamilies) {
-    if (family.name.empty() || family.model_types.empty() || family.edges.empty() || family.doubt.empty()) return false;
+    if (family.name.empty() || family.model_types.empty()) return false;
     if (!(family.alpha >= 0 && family.alpha <= 1)) return false;
     if ((family.condition.fact == nullptr) != family.condition.name.empty()) return false;
-    for (const Edge& edge : family.edges)
-      if (edge.norm.empty() || edge.readers.empty()) return false;
+    if (!is_complete(family.block) || (!family.block_otherwise.empty() && !is_complete(family.block_otherwise)))
+      return false;
+    if (const NetworkSpec* n = family.network; n != nullptr)
+      if (n->stems.empty() || n->blocks.empty() || n->tokens.empty() || n->epsilon.empty() || n->default_epsilon <= 0)
+        return false;
   }
   for (const ModuleName& name : kModuleNames)
     if (name.component.empty()) return false;
@@ -243,6 +388,47 @@ bool is_below(std::string_view module, Below below) {
   return false;
 }
 
+// What an MLP reads its input with.
+std::vector<std::string_view> readers_of(const MlpForm& form) {
+  std::vector<std::string_view> readers;
+  if (!form.router.empty()) readers.push_back(form.router);
+  readers.insert(readers.end(), form.inputs.begin(), form.inputs.end());
+  readers.insert(readers.end(), form.shared_inputs.begin(), form.shared_inputs.end());
+  if (!form.shared_gate.empty()) readers.push_back(form.shared_gate);
+  return readers;
+}
+
+BlockNames collect_names(BlockSpec block) {
+  BlockNames names;
+  const auto other = [&](std::string_view module) {
+    if (!module.empty() && !is_one_of(module, names.others)) names.others.push_back(module);
+  };
+  std::string_view norm;  // whose output the next step reads
+  const auto reads = [&](std::vector<std::string_view> set) {
+    if (norm.empty()) {
+      for (const std::string_view module : set) other(module);
+      return;
+    }
+    if (names.edges.empty() || names.edges.back().norm != norm) names.edges.push_back({norm, {}});
+    names.edges.back().readers.push_back(std::move(set));
+  };
+  for (const StepSpec& step : block) {
+    if (step.kind == StepKind::linear || (step.kind == StepKind::norm && step.in_place)) other(step.module);
+    if (step.kind == StepKind::head_norms)
+      for (const Names form : step.forms)
+        for (const std::string_view module : form) other(module);
+    if (step.kind == StepKind::heads)
+      for (const Names form : step.forms) reads({form.begin(), form.end()});
+    for (const MlpForm& form : step.mlps) {
+      reads(readers_of(form));
+      other(form.output);
+      other(form.shared_output);
+    }
+    norm = step.kind == StepKind::norm && !step.in_place ? step.module : std::string_view();
+  }
+  return names;
+}
+
 }  // namespace
 
 std::span<const Family> families() { return kFamilies; }
@@ -255,14 +441,24 @@ const Family* family_of(std::string_view model_type) {
 
 const Family* family_named(std::string_view name) {
   for (const Family& family : kFamilies)
-    if (family.name == name) return &family;
+    if (family.name == name && !family.doubt.empty()) return &family;
   return nullptr;
 }
 
 std::string names_of_families() {
   std::vector<std::string_view> names;
-  for (const Family& family : kFamilies) names.push_back(family.name);
+  for (const Family& family : kFamilies)
+    if (!family.doubt.empty()) names.push_back(family.name);
   return base::joined(names, ", ");
+}
+
+const BlockNames& names_of_block(const Family& family) {
+  static const std::vector<BlockNames> all = [] {
+    std::vector<BlockNames> names;
+    for (const Family& each : kFamilies) names.push_back(collect_names(each.block));
+    return names;
+  }();
+  return all[static_cast<std::size_t>(&family - kFamilies)];
 }
 
 std::string against_folding(const ModelFacts& facts, const Family* family) {

@@ -18,10 +18,64 @@ using Names = std::span<const std::string_view>;
 
 // ---- Families ---------------------------------------------------------------------------------------------------
 
-// A norm and its readers in one block, relative to the block's prefix. A '*' stands for a number: experts.*.w1.
-struct Edge {
-  std::string_view norm;
-  std::span<const Names> readers;  // one of these sets, and all of it
+// Modules are named relative to their block's prefix. A '*' stands for a number: experts.*.w1.
+
+// How the linears of an MLP may be stored.
+struct MlpForm {
+  Names inputs;                          // side by side: gate and up, or both as one matrix, or fc1
+  std::string_view output;               // reads what the inputs and the activation made
+  std::string_view router = {};          // chooses among the experts that inputs and output then are
+  Names shared_inputs = {};              // of an expert that every token goes through
+  std::string_view shared_output = {};
+  std::string_view shared_gate = {};     // what it is multiplied with
+};
+
+// What a block does, step by step. There is a residual, which the steps of `add` add to, and what the step before made.
+enum class StepKind : std::uint8_t {
+  norm,        // of the residual; or of the residual in place, where it replaces it
+  heads,       // queries, keys and values, side by side, from the norm (or from the residual where there is none)
+  head_norms,  // of each query and each key; where the checkpoint has them
+  rotate,      // queries and keys by their positions
+  attend,
+  linear,
+  mlp,  // from the norm (or from the residual)
+  add,  // to the residual
+};
+
+struct StepSpec {
+  StepKind kind;
+  std::string_view module = {};       // of a norm and of a linear
+  std::span<const Names> forms = {};  // heads: q, k and v, or all as one; head_norms: of queries and of keys
+  std::span<const MlpForm> mlps = {};
+  bool in_place = false;  // of a norm
+};
+using BlockSpec = std::span<const StepSpec>;
+
+enum class NormKind : std::uint8_t { rms, layer };
+
+// What is around the blocks, and how a family reads config.json.
+struct NetworkSpec {
+  Names stems;                                // before all names, the first that fits: "model.", ""
+  std::string_view blocks;                    // "layers."
+  std::string_view tokens;                    // the table of embeddings
+  std::string_view positions = {};            // the table of positions that are learned
+  std::int64_t first_position = 0;            // the row of the first token there
+  std::string_view token_types = {};          // row 0 is added
+  std::string_view embedding_norm = {};       // after their sum
+  std::string_view final_norm = {};           // may be missing where the checkpoint has none
+  std::string_view head = {};                 // without a stem; none: an encoder
+  NormKind norm = NormKind::rms;
+  std::string_view epsilon;                   // config.json's name for it
+  double default_epsilon = 0;                 // where it does not say
+  std::string_view hidden_size = "hidden_size";
+  std::string_view layers = "num_hidden_layers";
+  std::string_view heads = "num_attention_heads";
+  std::string_view inner_size = "intermediate_size";
+  std::int64_t default_inner = 0;             // times the hidden size, where config.json does not say
+  std::string_view activation = "hidden_act";
+  bool gated = false;                         // the MLP multiplies act(gate) with up
+  bool causal = true;
+  bool is_conv1d = false;                     // linears are stored as [in, out]
 };
 
 // A fact of config.json without which the norms feed the residual as well as the linears.
@@ -34,18 +88,31 @@ struct FoldCondition {
 struct Family {
   std::string_view name;
   Names model_types;
-  std::span<const Edge> edges;
-  Names others;  // of a block, and read no norm of it
+  BlockSpec block;
   double alpha;  // of the smoothing, unless somebody says another
   FoldCondition condition = {};
+  BlockSpec block_otherwise = {};  // where the condition does not hold; empty: kvant cannot run such a model
+  const NetworkSpec* network = nullptr;  // null: kvant cannot run the model
   std::string_view beside = {};  // what must be beside the blocks to know the family by names alone; may be empty
-  std::string_view doubt;        // which model has the same names and must not be folded
+  std::string_view doubt = {};   // which model has the same names and must not be folded; empty: none is ever folded
 };
+
+// A norm and its readers in one block.
+struct Edge {
+  std::string_view norm;
+  std::vector<std::vector<std::string_view>> readers;  // one of these sets, and all of it
+};
+// The modules of a family's block, as its steps name them.
+struct BlockNames {
+  std::vector<Edge> edges;
+  std::vector<std::string_view> others;  // read no norm of the block
+};
+const BlockNames& names_of_block(const Family& family);
 
 std::span<const Family> families();
 const Family* family_of(std::string_view model_type);  // null: none has it
-const Family* family_named(std::string_view name);     // null: there is none
-std::string names_of_families();                       // "llama, opt, bloom"
+const Family* family_named(std::string_view name);     // of those whose norms can be folded; null: there is none
+std::string names_of_families();                       // the same: "llama, opt, bloom"
 
 // Why no norm of a model can be folded, whoever says so; empty: nothing is known against it. `family` may be null.
 std::string against_folding(const ModelFacts& facts, const Family* family);

@@ -22,7 +22,7 @@ using io::printable;
 
 // Do the readers of an edge live there: "self_attn", "mlp"?
 bool is_home_of(const Edge& edge, std::string_view component) {
-  for (const Names set : edge.readers)
+  for (const auto& set : edge.readers)
     for (const std::string_view reader : set)
       if (format::first_component(reader) == component) return true;
   return false;
@@ -64,7 +64,8 @@ Reading read_edge(const Family& family, const Edge& edge, std::string_view prefi
   const auto alone = [](std::string reason) { return Reading{{}, std::move(reason)}; };
   const auto is_there = [&](std::string_view rest) { return std::binary_search(block.begin(), block.end(), rest); };
 
-  for (const Edge& other : family.edges)
+  const BlockNames& names = names_of_block(family);
+  for (const Edge& other : names.edges)
     if (!is_there(other.norm))
       return alone(fmt::format("its block has no {}, so that it may feed what that one would", other.norm));
 
@@ -75,11 +76,11 @@ Reading read_edge(const Family& family, const Edge& edge, std::string_view prefi
       continue;
     }
     const auto concerns = [&](const Edge& e) { return is_home_of(e, format::first_component(rest)); };
-    const bool is_known = fits_one_of(rest, family.others) ||
-                          std::any_of(family.edges.begin(), family.edges.end(),
+    const bool is_known = fits_one_of(rest, names.others) ||
+                          std::any_of(names.edges.begin(), names.edges.end(),
                                       [&](const Edge& e) { return rest == e.norm || reads(e, rest); });
     // A stranger in the attention concerns the norm before it; one that is at home nowhere, all.
-    if (!is_known && (concerns(edge) || std::none_of(family.edges.begin(), family.edges.end(), concerns)))
+    if (!is_known && (concerns(edge) || std::none_of(names.edges.begin(), names.edges.end(), concerns)))
       return alone(
           fmt::format("'{}' may read it as well: a {} block has no such module", printable(full(rest)), family.name));
   }
@@ -88,18 +89,18 @@ Reading read_edge(const Family& family, const Edge& edge, std::string_view prefi
   // The set that most of them are of tells what is missing.
   std::vector<std::string> best;
   std::size_t most = 0;
-  for (const Names set : edge.readers) {
-    std::vector<std::string> names = expand(set, block);
-    std::sort(names.begin(), names.end());
-    if (names == present) {
+  for (const auto& set : edge.readers) {
+    std::vector<std::string> wanted = expand(set, block);
+    std::sort(wanted.begin(), wanted.end());
+    if (wanted == present) {
       Reading reading;
-      for (const std::string& name : names) reading.readers.push_back(full(name));
+      for (const std::string& name : wanted) reading.readers.push_back(full(name));
       return reading;
     }
-    const auto found = static_cast<std::size_t>(std::count_if(names.begin(), names.end(), is_there));
+    const auto found = static_cast<std::size_t>(std::count_if(wanted.begin(), wanted.end(), is_there));
     if (found > most) {
       most = found;
-      best = std::move(names);
+      best = std::move(wanted);
     }
   }
   for (const std::string& name : best)
@@ -117,7 +118,7 @@ SmoothGroups groups_of(const Family& family, const Modules& modules) {
   found.family = family.name;
   found.default_alpha = family.alpha;
   for (const std::string& module : modules) {
-    for (const Edge& edge : family.edges) {
+    for (const Edge& edge : names_of_block(family).edges) {
       const std::string_view prefix = block_prefix(module, edge);
       if (prefix.empty()) continue;
       Reading reading = read_edge(family, edge, prefix, below(modules, prefix));
@@ -159,6 +160,7 @@ std::string example_of(const SmoothGroups& found) {
 SmoothGroups find_by_names(const ModelFacts& facts, const Modules& modules) {
   std::vector<std::pair<const Family*, SmoothGroups>> fitting;
   for (const Family& family : families()) {
+    if (family.doubt.empty()) continue;
     SmoothGroups found = groups_of(family, modules);
     if (!found.groups.empty() && found.left_alone.empty() && has_beside(family, found, modules))
       fitting.emplace_back(&family, std::move(found));

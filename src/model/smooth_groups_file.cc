@@ -140,7 +140,8 @@ class GroupsOfFile {
   // What the family of the model_type knows about the norm.
   Status check_against_family(const SmoothGroup& group) const {
     if (family_ == nullptr) return {};
-    for (const Edge& edge : family_->edges) {
+    const BlockNames& names = names_of_block(*family_);
+    for (const Edge& edge : names.edges) {
       const std::string_view prefix = block_prefix(group.norm, edge);
       if (prefix.empty()) continue;
       for (const std::string_view rest : below(modules_, prefix)) {
@@ -152,8 +153,8 @@ class GroupsOfFile {
                                  printable(module)));
         }
         const bool is_known =
-            fits_one_of(rest, family_->others) ||
-            std::any_of(family_->edges.begin(), family_->edges.end(), [&](const Edge& e) { return reads(e, rest); });
+            fits_one_of(rest, names.others) ||
+            std::any_of(names.edges.begin(), names.edges.end(), [&](const Edge& e) { return reads(e, rest); });
         if (given && is_known)
           return bad(fmt::format("'{}' does not read the norm '{}' in a {} model; take it out of the group",
                                  printable(module), printable(group.norm), family_->name));

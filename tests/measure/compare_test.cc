@@ -28,7 +28,8 @@ TEST(Compare, CountsWhatWasLeftAsItIs) {
   small_model(w8a8()).write(scratch / "quantized");
   class Bytes : public base::Silence {
    public:
-    void begin(std::string_view, std::uint64_t bytes) override { promised = bytes; }
+    using Progress::begin;
+    void begin(std::string_view, std::uint64_t bytes, base::Unit) override { promised = bytes; }
     void advance(std::uint64_t bytes) override { done += bytes; }
     std::uint64_t promised = 0;
     std::atomic<std::uint64_t> done = 0;

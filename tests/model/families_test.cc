@@ -18,17 +18,39 @@ TEST(Families, AreFoundByNameAndByModelType) {
   std::set<std::string_view> names, types;
   for (const model::Family& family : model::families()) {
     EXPECT_TRUE(names.insert(family.name).second) << family.name;
-    EXPECT_EQ(model::family_named(family.name), &family);
+    EXPECT_EQ(model::family_named(family.name), family.doubt.empty() ? nullptr : &family);
     for (const std::string_view type : family.model_types) {
       EXPECT_TRUE(types.insert(type).second) << type;
       EXPECT_EQ(model::family_of(type), &family) << type;
-      EXPECT_EQ(model::against_folding({.model_type = std::string(type)}, &family), "") << type;
+      EXPECT_EQ(model::against_folding({.model_type = std::string(type)}, &family).empty(), !family.doubt.empty())
+          << type;
     }
   }
   EXPECT_EQ(model::names_of_families(), "llama, opt, bloom");
   EXPECT_EQ(model::family_named("Llama"), nullptr);
   EXPECT_EQ(model::family_of("gemma2"), nullptr);
   EXPECT_EQ(model::family_of(""), nullptr);
+}
+
+TEST(Families, StepsSayWhichNormFeedsWhichLinears) {
+  const model::BlockNames& llama = model::names_of_block(*model::family_named("llama"));
+  ASSERT_EQ(llama.edges.size(), 2u);
+  EXPECT_EQ(llama.edges[0].norm, "input_layernorm");
+  EXPECT_EQ(llama.edges[0].readers,
+            (std::vector<Components>{{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+                                     {"self_attn.qkv_proj"}}));
+  EXPECT_EQ(llama.edges[1].norm, "post_attention_layernorm");
+  ASSERT_EQ(llama.edges[1].readers.size(), 5u);
+  EXPECT_EQ(llama.edges[1].readers[2],
+            (Components{"mlp.gate", "mlp.experts.*.gate_proj", "mlp.experts.*.up_proj"}));
+  EXPECT_EQ(llama.others,
+            (Components{"self_attn.q_norm", "self_attn.k_norm", "self_attn.q_layernorm", "self_attn.k_layernorm",
+                        "self_attn.o_proj", "mlp.down_proj", "mlp.experts.*.down_proj", "mlp.shared_expert.down_proj",
+                        "block_sparse_moe.experts.*.w2"}));
+  // Norms that replace the residual feed no linear alone.
+  const model::BlockNames& bert = model::names_of_block(*model::family_of("bert"));
+  EXPECT_TRUE(bert.edges.empty());
+  EXPECT_EQ(bert.others.size(), 8u);
 }
 
 TEST(Families, EndsOfModelTypesMayBeAnything) {

@@ -1,9 +1,9 @@
-#include "measure/widen.h"
+#include "format/widen.h"
 
 #include <algorithm>
 #include <cstring>
 
-namespace kvant::measure {
+namespace kvant::format {
 
 void widen(ElementKind kind, const std::byte* from, std::size_t count, float* to) {
   if (kind == ElementKind::f32) {
@@ -37,4 +37,4 @@ void widen(ElementKind kind, const std::byte* from, std::size_t count, float* to
   }
 }
 
-}  // namespace kvant::measure
+}  // namespace kvant::format

@@ -5,9 +5,9 @@
 
 #include "kvant/element.h"
 
-namespace kvant::measure {
+namespace kvant::format {
 
 // f32, f16 or bf16 to f32, exactly.
 void widen(ElementKind kind, const std::byte* from, std::size_t count, float* to);
 
-}  // namespace kvant::measure
+}  // namespace kvant::format

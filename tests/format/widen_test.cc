@@ -1,4 +1,4 @@
-#include "measure/widen.h"
+#include "format/widen.h"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ TEST(Widen, IsExactForEveryValueOf16Bits) {
   std::vector<float> wide(all.size());
   const auto* bytes = reinterpret_cast<const std::byte*>(all.data());
   for (const ElementKind kind : {ElementKind::f16, ElementKind::bf16}) {
-    measure::widen(kind, bytes, all.size(), wide.data());
+    format::widen(kind, bytes, all.size(), wide.data());
     for (std::size_t i = 0; i < all.size(); ++i) {
       const float want = kind == ElementKind::f16 ? to_float(Half{all[i]}) : to_float(BFloat16{all[i]});
       if (std::isnan(want))

@@ -1,0 +1,113 @@
+// The forward pass of a network, block by block: weights of one block are in memory at a time, and the residuals of all
+// tokens belong to the caller. So a model that is larger than the memory runs as well.
+//
+// The same bits come out for any number of threads, any batch and any instruction set: linears and steps promise it
+// (f32_linear.h, network_steps.h), and a row never depends on rows of other sequences.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvant/network_steps.h"
+#include "kvant/status.h"
+#include "kvant/stream.h"
+#include "model/linear_layer.h"
+#include "model/network.h"
+#include "model/weights.h"
+
+namespace kvant::model {
+
+// Sequences of tokens, one after the other as rows; each begins at position 0.
+using Lengths = std::span<const std::int64_t>;
+std::int64_t rows_of(Lengths lengths);
+
+// Sees what linears read, before they run: for calibration. Called on one thread.
+class InputObserver {
+ public:
+  virtual ~InputObserver() = default;
+  virtual Status see(const LinearModule& linear, const float* x, std::int64_t stride, std::int64_t rows) = 0;
+};
+
+class Forward {
+ public:
+  // For up to `max_rows` rows in a call. `weights` and `network` must outlive it.
+  static Result<Forward> make(const Stream& stream, const Weights& weights, const Network& network,
+                              std::int64_t max_rows);
+
+  // residual [rows, hidden] = embeddings. Refuses ids and positions that the tables do not have.
+  Status embed(std::span<const std::int32_t> ids, Lengths lengths, float* residual) const;
+
+  // Reads the weights of a block and gives up those of the one before.
+  Status load_block(std::size_t block);
+  // On residuals, with the block that was loaded last.
+  Status run_block(Lengths lengths, float* residual, InputObserver* observer = nullptr);
+
+  // The norm after the blocks, in place; nothing for networks without.
+  Status finish(float* residual, std::int64_t rows);
+
+  // Reads the head, and gives up the last block.
+  Status load_head();
+  std::int64_t vocabulary() const { return vocabulary_; }
+  // logits [rows, vocabulary] of what finish() made.
+  Status run_head(const float* hidden, std::int64_t rows, float* logits, InputObserver* observer = nullptr);
+
+ private:
+  struct Norm {
+    std::vector<float> weight, bias;
+  };
+  // What a block, or the head, has read.
+  struct Loaded {
+    std::map<std::string, LinearLayer, std::less<>> linears;
+    std::map<std::string, Norm, std::less<>> norms;
+  };
+
+  Forward(const Stream& stream, const Weights& weights, const Network& network, const NetworkSteps& steps,
+          std::int64_t max_rows)
+      : stream_(stream), weights_(&weights), network_(&network), steps_(steps), max_rows_(max_rows) {}
+
+  Status load_linear(const LinearModule& linear, Loaded& to) const;
+  Status load_norm(const std::string& module, std::int64_t size, Loaded& to) const;
+  void grow_workspace(const Loaded& loaded);
+  Status run_linear(const LinearModule& linear, const float* x, std::int64_t x_stride, std::int64_t rows, float* y,
+                    std::int64_t y_stride, InputObserver* observer);
+  Status normalize(const std::string& module, const float* x, float* y, std::int64_t rows) const;
+  void normalize_row(const Norm& norm, const float* x, std::int64_t size, float* y) const;
+
+  Status run(const NormStep& step, Lengths lengths, float* residual, InputObserver* observer);
+  Status run(const HeadsStep& step, Lengths lengths, float* residual, InputObserver* observer);
+  Status run(const HeadNormsStep& step, Lengths lengths, float* residual, InputObserver* observer);
+  Status run(const RotateStep& step, Lengths lengths, float* residual, InputObserver* observer);
+  Status run(const AttendStep& step, Lengths lengths, float* residual, InputObserver* observer);
+  Status run(const LinearStep& step, Lengths lengths, float* residual, InputObserver* observer);
+  Status run(const MlpStep& step, Lengths lengths, float* residual, InputObserver* observer);
+  Status run(const AddStep& step, Lengths lengths, float* residual, InputObserver* observer);
+  // One expert on rows of its own.
+  Status run_expert(const Expert& expert, std::int64_t inner, const float* x, std::int64_t rows, float* y,
+                    InputObserver* observer);
+  Status run_experts(const MlpStep& step, std::int64_t rows, InputObserver* observer);
+  // One key and value head of one sequence, with all queries that use it.
+  void attend(const AttendStep& step, std::int64_t first_row, std::int64_t length, std::int64_t kv_head,
+              std::vector<float>& scratch);
+
+  Stream stream_;
+  const Weights* weights_;
+  const Network* network_;
+  NetworkSteps steps_;
+  std::int64_t max_rows_;
+  std::int64_t vocabulary_ = 0;
+
+  const Block* block_ = nullptr;
+  Loaded loaded_;
+  Norm final_norm_;
+  std::vector<std::byte> workspace_;
+  std::vector<float> x_, heads_, context_, inner_;  // rows of the step before
+  std::vector<float> chosen_, expert_out_, logits_;  // of experts
+  std::vector<float> cosines_, sines_;               // of positions so far
+};
+
+}  // namespace kvant::model

@@ -1,0 +1,152 @@
+#include "model/linear_layer.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/refuse.h"
+#include "format/element_dtype.h"
+#include "io/file.h"
+
+namespace kvant::model {
+namespace {
+
+using base::invalid_problem;
+using io::printable;
+
+// The values of codes, row by row: scale * (q - zero_point), the product rounded once.
+Status decode(const Weights& weights, const format::QuantizedLayer& layer, std::vector<float>& values) {
+  values.resize(static_cast<std::size_t>(layer.rows * layer.columns));
+  constexpr std::uint64_t kRows = 64;
+  format::LayerRows rows;
+  for (std::uint64_t first = 0; first < layer.rows; first += kRows) {
+    const std::uint64_t count = std::min(kRows, layer.rows - first);
+    if (Status s = format::read_rows(weights.checkpoint(), layer, first, count, rows); !s.ok()) return s;
+    for (std::uint64_t r = 0; r < count; ++r)
+      for (std::uint64_t c = 0; c < layer.columns; ++c) {
+        const auto at = static_cast<std::size_t>(r * layer.columns + c);
+        const auto group = static_cast<std::size_t>(r * rows.groups + c / layer.group_size);
+        values[static_cast<std::size_t>(first * layer.columns) + at] =
+            rows.scales[group] * static_cast<float>(rows.codes[at] - rows.zero_points[group]);
+      }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<LinearLayer> LinearLayer::load(const Stream& stream, const Weights& weights, const LinearModule& linear,
+                                      std::int64_t max_rows) {
+  LinearLayer layer(linear);
+  auto bias = weights.read_vector_if_there(fmt::format("{}.bias", linear.module), linear.out);
+  if (!bias.ok()) return bias.status();
+  layer.bias_ = std::move(bias).value();
+  const format::QuantizedLayer* const codes = weights.quantized(linear.module);
+  if (Status s = codes == nullptr ? layer.load_floats(stream, weights, linear, max_rows)
+                                  : layer.load_codes(stream, weights, *codes, max_rows);
+      !s.ok())
+    return s;
+  return layer;
+}
+
+Status LinearLayer::load_floats(const Stream& stream, const Weights& weights, const LinearModule& linear,
+                                std::int64_t max_rows) {
+  const auto out = static_cast<std::uint64_t>(out_), in = static_cast<std::uint64_t>(in_);
+  const auto place = weights.find(fmt::format("{}.weight", linear.module),
+                                  linear.is_conv1d ? std::vector{in, out} : std::vector{out, in});
+  if (!place.ok()) return place.status();
+  const io::TensorInfo& info = weights.checkpoint().at(*place);
+  const ElementKind kind = *format::element_of(info.dtype);
+  if (kind != ElementKind::f64 && !linear.is_conv1d) {
+    // As it is: 16 bits stay 16 bits in memory.
+    std::vector<std::byte> bytes(static_cast<std::size_t>(info.bytes()));
+    if (Status s = weights.checkpoint().read(*place, 0, bytes); !s.ok()) return s;
+    return pack_floats(stream, kind, bytes.data(), max_rows);
+  }
+  std::vector<float> values(static_cast<std::size_t>(in * out));
+  if (Status s = weights.read_rows(*place, 0, linear.is_conv1d ? in : out, values.data()); !s.ok()) return s;
+  if (linear.is_conv1d) {
+    std::vector<float> stored = std::move(values);
+    values.resize(stored.size());
+    for (std::size_t k = 0; k < in; ++k)
+      for (std::size_t n = 0; n < out; ++n) values[n * in + k] = stored[k * out + n];
+  }
+  return pack_floats(stream, ElementKind::f32, values.data(), max_rows);
+}
+
+Status LinearLayer::pack_floats(const Stream& stream, ElementKind kind, const void* elements, std::int64_t max_rows) {
+  auto packed = PackedF32Weight::pack(stream, AnyRef{elements, kind, {out_, in_}, 0});
+  if (!packed.ok()) return packed.status();
+  auto plan = AnyF32LinearPlan::select(
+      stream, {.max_rows = max_rows, .in_features = in_, .out_features = out_, .weight = kind});
+  if (!plan.ok()) return plan.status();
+  f32_weight_ = std::move(packed).value();
+  f32_plan_ = std::move(plan).value();
+  return {};
+}
+
+Status LinearLayer::load_codes(const Stream& stream, const Weights& weights, const format::QuantizedLayer& layer,
+                               std::int64_t max_rows) {
+  if (static_cast<std::int64_t>(layer.rows) != out_ || static_cast<std::int64_t>(layer.columns) != in_)
+    return invalid_problem("'{}' is [{}, {}], must be [{}, {}]", printable(layer.module), layer.rows, layer.columns,
+                           out_, in_);
+  const format::Scheme& scheme = weights.quantization()->scheme;
+  const auto& activations = scheme.spec().activations;
+  const bool products_of_codes = activations && activations->code == ElementKind::s8 &&
+                                 layer.code == ElementKind::s8 && layer.groups() == 1 && !layer.zero_points;
+  if (!products_of_codes) {
+    if (activations)
+      return base::unsupported("'{}': kvant has no linear layer for {} yet", printable(layer.module),
+                               format::describe(scheme));
+    std::vector<float> values;
+    if (Status s = decode(weights, layer, values); !s.ok()) return s;
+    return pack_floats(stream, ElementKind::f32, values.data(), max_rows);
+  }
+  format::LayerRows rows;
+  if (Status s = format::read_rows(weights.checkpoint(), layer, 0, layer.rows, rows); !s.ok()) return s;
+  scales_ = std::move(rows.scales);
+  auto packed = PackedWeight::pack(stream, TensorRef<std::int8_t>(rows.codes.data(), {out_, in_}));
+  if (!packed.ok()) return packed.status();
+  QuantizedLinearDescriptor descriptor{.max_rows = max_rows, .in_features = in_, .out_features = out_};
+  if (layer.input_scale) {
+    float scale = 0;
+    if (Status s = format::read_scales(weights.checkpoint(), *layer.input_scale, 0, {&scale, 1}, rows.bytes); !s.ok())
+      return s;
+    descriptor.act_scale = static_cast<double>(scale);
+    const auto zero_point = weights.checkpoint().tensors().find(layer.module + ".input_zero_point");
+    if (scheme.has_asymmetric_activations() && zero_point != weights.checkpoint().tensors().end()) {
+      std::byte code{};
+      if (Status s = weights.checkpoint().read(zero_point->second, 0, {&code, 1}); !s.ok()) return s;
+      descriptor.act_zero_point = static_cast<std::int8_t>(code);
+    }
+  }
+  auto plan = QuantizedLinearPlan<float, std::int8_t>::select(stream, descriptor);
+  if (!plan.ok()) return plan.status();
+  code_weight_ = std::move(packed).value();
+  code_plan_.emplace(std::move(plan).value());
+  return {};
+}
+
+std::size_t LinearLayer::workspace_size() const {
+  return f32_plan_ ? f32_plan_->workspace_size() : code_plan_->workspace_size();
+}
+
+Status LinearLayer::run(const Stream& stream, Workspace workspace, const float* x, std::int64_t x_stride,
+                        std::int64_t rows, float* y, std::int64_t y_stride) const {
+  const TensorRef<float> input(x, {rows, in_}, x_stride);
+  const TensorMut<float> output(y, {rows, out_}, y_stride);
+  const TensorRef<float> bias = bias_.empty() ? TensorRef<float>() : TensorRef<float>(bias_.data(), {out_});
+  if (f32_plan_)
+    return f32_plan_->run(
+        stream, workspace,
+        AnyF32LinearArgs{.input = input, .packed_weight = &*f32_weight_, .bias = bias, .output = output});
+  return code_plan_->run(stream, workspace,
+                         {.input = input,
+                          .packed_weight = &*code_weight_,
+                          .weight_scale = TensorRef<float>(scales_.data(), {out_}),
+                          .bias = bias,
+                          .output = output});
+}
+
+}  // namespace kvant::model

@@ -1,0 +1,49 @@
+// A linear layer of a model, ready to run: in floating point by F32LinearPlan; with codes of eight bits by
+// QuantizedLinearPlan, whose products are integers; with other codes by F32LinearPlan on their values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kvant/f32_linear.h"
+#include "kvant/linear.h"
+#include "kvant/status.h"
+#include "kvant/stream.h"
+#include "model/network.h"
+#include "model/weights.h"
+
+namespace kvant::model {
+
+class LinearLayer {
+ public:
+  // For runs of up to `max_rows` rows.
+  static Result<LinearLayer> load(const Stream& stream, const Weights& weights, const LinearModule& linear,
+                                  std::int64_t max_rows);
+
+  std::size_t workspace_size() const;
+  // y[r, :] = weight * x[r, :] + bias for rows [0, rows). Strides in elements.
+  Status run(const Stream& stream, Workspace workspace, const float* x, std::int64_t x_stride, std::int64_t rows,
+             float* y, std::int64_t y_stride) const;
+
+ private:
+  explicit LinearLayer(const LinearModule& linear) : in_(linear.in), out_(linear.out) {}
+  Status load_floats(const Stream& stream, const Weights& weights, const LinearModule& linear, std::int64_t max_rows);
+  Status load_codes(const Stream& stream, const Weights& weights, const format::QuantizedLayer& layer,
+                    std::int64_t max_rows);
+  // Packs elements of [out, in].
+  Status pack_floats(const Stream& stream, ElementKind kind, const void* elements, std::int64_t max_rows);
+
+  std::int64_t in_;
+  std::int64_t out_;
+  std::vector<float> bias_;  // empty: none
+  // One of the two.
+  std::optional<AnyF32LinearPlan> f32_plan_;
+  std::optional<PackedF32Weight> f32_weight_;
+  std::optional<QuantizedLinearPlan<float, std::int8_t>> code_plan_;
+  std::optional<PackedWeight> code_weight_;
+  std::vector<float> scales_;  // of code_weight_
+};
+
+}  // namespace kvant::model
