@@ -55,14 +55,14 @@ void scale_as_llama3(const Scaling& scaling, std::vector<double>& frequencies) {
 }
 
 double yarn_mscale(double factor, double mscale) {
-  return factor <= 1 ? 1 : 0.1 * mscale * semantics::log(factor) + 1;
+  return factor <= 1 ? 1 : 0.1 * mscale * semantics::logarithm(factor) + 1;
 }
 
 // As published with YaRN: pairs that turn often in the trained context stay, those that turn seldom are stretched.
 void scale_as_yarn(const Scaling& scaling, double theta, std::vector<double>& frequencies) {
   const auto size = static_cast<double>(2 * frequencies.size());
   const auto pair_that_turns = [&](double turns) {
-    return size * semantics::log(scaling.original_positions / (turns * kTwoPi)) / (2 * semantics::log(theta));
+    return size * semantics::logarithm(scaling.original_positions / (turns * kTwoPi)) / (2 * semantics::logarithm(theta));
   };
   double low = pair_that_turns(scaling.beta_fast), high = pair_that_turns(scaling.beta_slow);
   if (scaling.truncate) low = std::floor(low), high = std::ceil(high);
@@ -181,8 +181,8 @@ Result<Rotary> read_rotary(const ConfigFields& config, std::int64_t head_size) {
 void turn(const Rotary& rotary, std::int64_t position, std::span<float> cosines, std::span<float> sines) {
   for (std::size_t i = 0; i < rotary.frequencies.size(); ++i) {
     const float angle = static_cast<float>(position) * rotary.frequencies[i];
-    cosines[i] = static_cast<float>(semantics::cos(static_cast<double>(angle))) * rotary.factor;
-    sines[i] = static_cast<float>(semantics::sin(static_cast<double>(angle))) * rotary.factor;
+    cosines[i] = static_cast<float>(semantics::cosine(static_cast<double>(angle))) * rotary.factor;
+    sines[i] = static_cast<float>(semantics::sine(static_cast<double>(angle))) * rotary.factor;
   }
 }
 
