@@ -114,6 +114,25 @@ TEST(ErrorFunction, Ends) {
   EXPECT_TRUE(std::isnan(error_function(std::numeric_limits<float>::quiet_NaN())));
 }
 
+// An error of less than an ulp says nothing about single bits, which are promised too: they are these.
+TEST(Exponential, BitsDoNotChange) {
+  BitsOfMany f32, f64, error, activations;
+  for (int i = -20000; i <= 20000; ++i) {
+    const float x = static_cast<float>(i) / 256;
+    f32.add(exponential(x));
+    f64.add(exponential(static_cast<double>(i) / 30));
+    error.add(error_function(static_cast<float>(i) / 4096));
+    activations.add(semantics::silu<One>(x));
+    activations.add(semantics::gelu<One>(x));
+    activations.add(semantics::gelu_tanh<One>(x));
+    activations.add(semantics::quick_gelu<One>(x));
+  }
+  EXPECT_EQ(f32.all(), 0x1312ABE51D9F226Cu);
+  EXPECT_EQ(f64.all(), 0xC9C7DE1A5828E162u);
+  EXPECT_EQ(error.all(), 0x38571936D6EFAE94u);
+  EXPECT_EQ(activations.all(), 0x72DE0DC48AAE6365u);
+}
+
 // Where e^-t is large, the rounding of t is what counts: some |t| ulps of the result.
 TEST(Activation, IsCloseToItsDefinition) {
   for (int i = -12000; i <= 12000; ++i) {

@@ -1,8 +1,11 @@
-// How far a computed number is from the true one, in units of the last place of the true one.
+// How far a computed number is from the true one, in units of the last place of the true one, and which bits it has.
 #pragma once
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <type_traits>
 
 namespace kvant::tests {
 
@@ -28,6 +31,21 @@ struct WorstError {
     const double off = ulps_off(got, want);
     if (!(off <= ulps)) ulps = off, at = static_cast<double>(x);
   }
+};
+
+// All bits of many numbers as one.
+class BitsOfMany {
+ public:
+  template <class T>
+  void add(T x) {
+    using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+    all_ = (all_ ^ std::bit_cast<Bits>(x)) * 0x9E3779B97F4A7C15;
+    all_ ^= all_ >> 29;
+  }
+  std::uint64_t all() const { return all_; }
+
+ private:
+  std::uint64_t all_ = 0;
 };
 
 }  // namespace kvant::tests
