@@ -56,6 +56,7 @@ int main(int argc, char** argv) {
   kvant::bench::register_elementwise();
   kvant::bench::register_dynamic_range();
   kvant::bench::register_linear();
+  kvant::bench::register_network_steps();
   ProgressReporter reporter;
   if (benchmark::RunSpecifiedBenchmarks(&reporter) == 0) {
     std::fprintf(stderr, "kvant_bench: no benchmark matches\n");

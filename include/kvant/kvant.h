@@ -10,6 +10,7 @@
 #include "kvant/fake_quantize.h"      // IWYU pragma: export
 #include "kvant/granularity.h"        // IWYU pragma: export
 #include "kvant/linear.h"             // IWYU pragma: export
+#include "kvant/network_steps.h"      // IWYU pragma: export
 #include "kvant/observer.h"           // IWYU pragma: export
 #include "kvant/packed_f32_weight.h"  // IWYU pragma: export
 #include "kvant/packed_weight.h"      // IWYU pragma: export

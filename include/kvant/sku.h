@@ -31,6 +31,7 @@ enum class QuantizeKind : std::uint8_t {
   quantized_linear,
   error_sums,
   f32_linear,
+  network_steps,
 };
 
 // ---- Element-wise operators ----

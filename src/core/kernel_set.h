@@ -10,6 +10,7 @@
 #include "core/error_sums_kernel.h"
 #include "core/f32_linear_kernel.h"
 #include "core/linear_kernel.h"
+#include "core/network_steps_kernel.h"
 #include "core/range_kernel.h"
 #include "kvant/element.h"
 #include "kvant/sku.h"
@@ -28,8 +29,8 @@ struct KernelList {
 };
 
 // The families, in the order in which they are shown.
-using KernelFamilies =
-    TypeList<ElementwiseKernel, RangeKernel, DynamicRangeKernel, LinearKernel, F32LinearKernel, ErrorSumsKernel>;
+using KernelFamilies = TypeList<ElementwiseKernel, RangeKernel, DynamicRangeKernel, LinearKernel, F32LinearKernel,
+                                ErrorSumsKernel, NetworkStepsKernel>;
 
 template <class Families>
 struct KernelListsOf;

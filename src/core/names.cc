@@ -50,6 +50,7 @@ std::string_view name(QuantizeKind op) {
     case QuantizeKind::quantized_linear: return "quantized_linear";
     case QuantizeKind::error_sums: return "error_sums";
     case QuantizeKind::f32_linear: return "f32_linear";
+    case QuantizeKind::network_steps: return "network_steps";
     default: return "unknown";
   }
 }

@@ -26,6 +26,10 @@ template <>
 inline detail::KernelList<detail::ErrorSumsKernel> kernels<detail::ErrorSumsKernel>() {
   return {};
 }
+template <>
+inline detail::KernelList<detail::NetworkStepsKernel> kernels<detail::NetworkStepsKernel>() {
+  return {};
+}
 
 template <class C>
 consteval KernelSku device_sku(QuantizeKind op, ElementKind element, ElementKind aux_element) {

@@ -11,15 +11,19 @@
 //   min(a, b)          a < b ? a : b                    max(a, b)       a > b ? a : b
 //                      (so b where either is NaN: a bound as the first argument lets NaN through)
 //   round_even(a)      to the nearest integer, ties to even; NaN and infinities stay
-//   to_int(a)          the same as an int32; |a| <= 2^24, and for NaN an integer whose low 16 bits are zero
-//   to_float(i)        rounded to nearest even; exact for |i| <= 2^24
-//   add_int sub_int min_int max_int
-//   le(a, b)           a <= b, false where either is NaN
-//   both(m, n)         m && n                           masked(m, a)    m ? a : +0.0
+//   to_int(a)          the same as an int32 for |a| <= 2^24, some int32 beyond, and for NaN one whose low 16 bits are
+//   zero to_float(i)        rounded to nearest even; exact for |i| <= 2^24 add_int sub_int min_int max_int le(a, b) a
+//   <= b, false where either is NaN both(m, n)         m && n                           masked(m, a)    m ? a : +0.0
 //   select(m, a, b)    m ? a : b                        select_int      the same for int32
 //   abs(a)             the magnitude, on the bits
 //   all(m)             true in every lane
 //   zero_if_nan(a)     a, or 0 where a is NaN           nan_if_nan(a)   a, or the default NaN where a is NaN
+//
+// The steps of a network, which run on the CPU only, also have
+//   scale_exponent(a, i)   a * 2^i by an addition on the bits, for normal a and products; some number where the product
+//                      is not normal; a where the low 12 bits of i are zero, so that NaN stays NaN with its to_int()
+//   sqrt(a)            of f32; IEEE, rounded to nearest even
+//   with_sign_of(a, b) of f32; the magnitude of a with the sign of b
 //
 // The names stay close to Highway's. Loads, stores and packing belong to the backends' conveyors, not here.
 #pragma once

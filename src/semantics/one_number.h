@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "base/inline.h"
@@ -32,6 +33,7 @@ struct OneNumber {
   static KVANT_INLINE F div(F a, F b) { return a / b; }
   // The C library's where the compiler's target has no instruction; rounded once either way.
   static KVANT_INLINE F fma(F a, F b, F c) { return std::fma(a, b, c); }
+  static KVANT_INLINE F sqrt(F a) { return std::sqrt(a); }
   static KVANT_INLINE F min(F a, F b) { return a < b ? a : b; }
   static KVANT_INLINE F max(F a, F b) { return a > b ? a : b; }
   static KVANT_INLINE I add_int(I a, I b) { return a + b; }
@@ -45,9 +47,20 @@ struct OneNumber {
   static KVANT_INLINE F select(M m, F a, F b) { return m ? a : b; }
   static KVANT_INLINE I select_int(M m, I a, I b) { return m ? a : b; }
   static KVANT_INLINE F abs(F a) { return std::fabs(a); }
+  static KVANT_INLINE F with_sign_of(F a, F b) { return std::copysign(a, b); }
   static KVANT_INLINE F zero_if_nan(F a) { return a == a ? a : F(0); }
   static KVANT_INLINE F nan_if_nan(F a) { return a == a ? a : static_cast<F>(__builtin_nan("")); }
   static KVANT_INLINE F to_float(I i) { return static_cast<F>(i); }
+
+  static KVANT_INLINE F scale_exponent(F a, I i) {
+    using Bits = std::conditional_t<std::is_same_v<F, float>, std::uint32_t, std::uint64_t>;
+    constexpr int kFractionBits = std::is_same_v<F, float> ? 23 : 52;
+    Bits bits;
+    std::memcpy(&bits, &a, sizeof bits);
+    bits += static_cast<Bits>(static_cast<std::int64_t>(i)) << kFractionBits;
+    std::memcpy(&a, &bits, sizeof bits);
+    return a;
+  }
 
   // In the rounding mode that run() has set: to nearest even.
   static KVANT_INLINE I to_int(F a) {

@@ -110,6 +110,7 @@ struct Avx2F32 : Avx2Shared {
   static KVANT_INLINE F div(F a, F b) { return _mm256_div_ps(a, b); }
   static KVANT_INLINE F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
   static KVANT_INLINE F fnma(F a, F b, F c) { return _mm256_fnmadd_ps(a, b, c); }
+  static KVANT_INLINE F sqrt(F a) { return _mm256_sqrt_ps(a); }
   static KVANT_INLINE F min(F a, F b) { return _mm256_min_ps(a, b); }
   static KVANT_INLINE F max(F a, F b) { return _mm256_max_ps(a, b); }
   static KVANT_INLINE F round_even(F a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
@@ -126,6 +127,10 @@ struct Avx2F32 : Avx2Shared {
   static KVANT_INLINE F select(M m, F a, F b) { return _mm256_blendv_ps(b, a, m); }
   static KVANT_INLINE I select_int(M m, I a, I b) { return _mm256_blendv_epi8(b, a, _mm256_castps_si256(m)); }
   static KVANT_INLINE F abs(F a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+  static KVANT_INLINE F with_sign_of(F a, F b) { return _mm256_or_ps(abs(a), _mm256_and_ps(_mm256_set1_ps(-0.0f), b)); }
+  static KVANT_INLINE F scale_exponent(F a, I i) {
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(i, 23)));
+  }
   static KVANT_INLINE F zero_if_nan(F a) { return _mm256_and_ps(a, _mm256_cmp_ps(a, a, _CMP_ORD_Q)); }
   static KVANT_INLINE F nan_if_nan(F a) {
     return _mm256_blendv_ps(a, set(__builtin_nanf("")), _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
@@ -243,6 +248,15 @@ struct Avx2F32 : Avx2Shared {
     const __m256i bits = round_to_bf16(nan_if_nan(x));
     store_128(p, _mm256_castsi256_si128(join_neighbours(bits, bits)), false);
   }
+  // The first numbers of a vector, where memory ends behind them; `fill` in place of the others.
+  static KVANT_INLINE __m256i mask_of_first(int count) {
+    return _mm256_cmpgt_epi32(set_int(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  }
+  static KVANT_INLINE F get_first(const float* p, int count, float fill) {
+    const __m256i mask = mask_of_first(count);
+    return select(_mm256_castsi256_ps(mask), _mm256_maskload_ps(p, mask), set(fill));
+  }
+  static KVANT_INLINE void put_first(float* p, int count, F x) { _mm256_maskstore_ps(p, mask_of_first(count), x); }
   static KVANT_INLINE I get_int(const std::int32_t* p) { return load_256(p); }
   static KVANT_INLINE void put_int(std::int32_t* p, I x) { store_256(p, x, false); }
 
@@ -295,6 +309,13 @@ struct Avx2F32 : Avx2Shared {
     __m128 m = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     m = _mm_max_ps(m, _mm_movehl_ps(m, m));
     return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+  }
+
+  // Number i and number i + 4 are added, then i and i + 2, then the last two.
+  static KVANT_INLINE float total(F a) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
   }
 
   // Eight vectors of ranges become one: number i is the range of all numbers in vector i.
@@ -467,6 +488,10 @@ struct Avx2F64 : Avx2Shared {
     return _mm_blendv_epi8(b, a, _mm_castps_si128(mask));
   }
   static KVANT_INLINE F abs(F a) { return _mm256_andnot_pd(_mm256_set1_pd(-0.0), a); }
+  static KVANT_INLINE F scale_exponent(F a, I i) {
+    const __m256i shifted = _mm256_slli_epi64(_mm256_cvtepi32_epi64(i), 52);
+    return _mm256_castsi256_pd(_mm256_add_epi64(_mm256_castpd_si256(a), shifted));
+  }
   static KVANT_INLINE F zero_if_nan(F a) { return _mm256_and_pd(a, _mm256_cmp_pd(a, a, _CMP_ORD_Q)); }
   static KVANT_INLINE F nan_if_nan(F a) {
     return _mm256_blendv_pd(a, set(__builtin_nan("")), _mm256_cmp_pd(a, a, _CMP_UNORD_Q));
@@ -507,7 +532,24 @@ struct Avx2F64 : Avx2Shared {
     store_256(p + 12, _mm256_castpd_si256(q.d), stream);
   }
   static KVANT_INLINE F get(const double* p) { return _mm256_loadu_pd(p); }
+  static KVANT_INLINE F get(const float* p) { return _mm256_cvtps_pd(_mm_loadu_ps(p)); }
   static KVANT_INLINE void put(double* p, F x) { _mm256_storeu_pd(p, x); }
+  // As those of f32.
+  static KVANT_INLINE __m128i mask_of_first(int count) {
+    return _mm_cmpgt_epi32(set_int(count), _mm_setr_epi32(0, 1, 2, 3));
+  }
+  static KVANT_INLINE F get_first(const double* p, int count, double fill) {
+    const __m256i mask = _mm256_cvtepi32_epi64(mask_of_first(count));
+    return select(_mm256_castsi256_pd(mask), _mm256_maskload_pd(p, mask), set(fill));
+  }
+  static KVANT_INLINE F get_first(const float* p, int count, double fill) {
+    const __m128i mask = mask_of_first(count);
+    const F all = _mm256_cvtps_pd(_mm_maskload_ps(p, mask));
+    return select(_mm256_castsi256_pd(_mm256_cvtepi32_epi64(mask)), all, set(fill));
+  }
+  static KVANT_INLINE void put_first(double* p, int count, F x) {
+    _mm256_maskstore_pd(p, _mm256_cvtepi32_epi64(mask_of_first(count)), x);
+  }
   static KVANT_INLINE I get_int(const std::int32_t* p) { return load_128(p); }
   static KVANT_INLINE void put_int(std::int32_t* p, I x) { store_128(p, x, false); }
   static KVANT_INLINE __m128i pack_to(std::int8_t*, __m128i a, __m128i b) { return _mm_packs_epi16(a, b); }
@@ -524,6 +566,10 @@ struct Avx2F64 : Avx2Shared {
   static KVANT_INLINE double greatest(F a) {
     const __m128d m = _mm_max_pd(_mm256_castpd256_pd128(a), _mm256_extractf128_pd(a, 1));
     return _mm_cvtsd_f64(_mm_max_sd(m, _mm_unpackhi_pd(m, m)));
+  }
+  static KVANT_INLINE double total(F a) {
+    const __m128d s = _mm_add_pd(_mm256_castpd256_pd128(a), _mm256_extractf128_pd(a, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(s, _mm_unpackhi_pd(s, s)));
   }
   static KVANT_INLINE semantics::Range<Avx2F64> transpose_fold(const semantics::Range<Avx2F64>* r) {
     const auto halves = [](const auto& a, const auto& b) KVANT_INLINE_LAMBDA {

@@ -29,6 +29,8 @@ struct ScalarLanes : semantics::OneNumber<Compute> {
   // Of a vector without NaN.
   static KVANT_INLINE C least(F a) { return a; }
   static KVANT_INLINE C greatest(F a) { return a; }
+  // Of all numbers in a vector, added in halves.
+  static KVANT_INLINE C total(F a) { return a; }
   // As many vectors of ranges as a vector is wide become one.
   template <class Range>
   static KVANT_INLINE Range transpose_fold(const Range* r) {
