@@ -3,9 +3,9 @@
 #include <unicode/uchar.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <iterator>
+#include <span>
 
 #include "base/utf8.h"
 
@@ -17,16 +17,33 @@ UChar32 point(char32_t c) { return static_cast<UChar32>(c); }
 // The general category as a bit, of any version.
 std::uint32_t category(char32_t c) { return U_GET_GC_MASK(point(c)); }
 
-bool is_younger(char32_t c, std::uint8_t major, std::uint8_t minor) {
-  UVersionInfo age;
-  u_charAge(point(c), age);
-  return age[0] > major || (age[0] == major && age[1] > minor);
-}
+// A character whose category is not what it was.
+struct Moved {
+  char32_t character;
+  std::uint32_t category;
+};
 
-// Crate unicode_categories.
-bool is_in_old_category(char32_t c, std::uint32_t categories) {
-  return (category(c) & categories) != 0 && (c < 0x80 || !is_younger(c, 8, 0));
-}
+// A library's table, and its version of Unicode.
+struct Table {
+  std::uint8_t version;
+  std::span<const Moved> moved;
+
+  bool has(char32_t c, std::uint32_t categories) const {
+    if (c < 0x80) return (category(c) & categories) != 0;
+    const auto found = std::find_if(moved.begin(), moved.end(), [c](const Moved& m) { return m.character == c; });
+    if (found != moved.end()) return (found->category & categories) != 0;
+    if ((category(c) & categories) == 0) return false;
+    UVersionInfo age;
+    u_charAge(point(c), age);
+    return age[0] <= version;
+  }
+};
+
+constexpr Moved kMovedSince8[] = {{0x166D, U_GC_PO_MASK}, {0x1734, U_GC_MN_MASK}, {0x1885, U_GC_LO_MASK},
+                                  {0x1886, U_GC_LO_MASK}, {0xA9BD, U_GC_MC_MASK}, {0x111C9, U_GC_PO_MASK}};
+constexpr Table kUnicodeCategories = {8, kMovedSince8};
+constexpr Moved kMovedSince9[] = {{0x1CF2, U_GC_MC_MASK}, {0x1CF3, U_GC_MC_MASK}, {0x111C9, U_GC_PO_MASK}};
+constexpr Table kUnicodeNormalization = {9, kMovedSince9};
 
 struct Block {
   char32_t first, last;
@@ -54,14 +71,14 @@ bool is_word(char32_t c) {
 
 bool is_punctuation(char32_t c) {
   if (c < 0x80) return c > ' ' && c < 0x7F && u_isalnum(point(c)) == 0;
-  return is_in_old_category(c, U_GC_P_MASK);
+  return kUnicodeCategories.has(c, U_GC_P_MASK);
 }
 
-bool is_mark(char32_t c) { return c >= 0x80 && (category(c) & U_GC_M_MASK) != 0; }
+bool is_mark(char32_t c) { return kUnicodeNormalization.has(c, U_GC_M_MASK); }
 
-bool is_nonspacing_mark(char32_t c) { return c >= 0x80 && is_in_old_category(c, U_GC_MN_MASK); }
+bool is_nonspacing_mark(char32_t c) { return kUnicodeCategories.has(c, U_GC_MN_MASK); }
 
-bool is_other(char32_t c) { return is_in_old_category(c, U_GC_CC_MASK | U_GC_CF_MASK | U_GC_CO_MASK); }
+bool is_other(char32_t c) { return kUnicodeCategories.has(c, U_GC_CC_MASK | U_GC_CF_MASK | U_GC_CO_MASK); }
 
 bool is_chinese(char32_t c) {
   return std::any_of(std::begin(kChinese), std::end(kChinese),

@@ -1,5 +1,6 @@
 // Classes of characters as Hugging Face's `tokenizers` sees them. It takes them from several libraries, whose tables
 // are of several versions of Unicode: a character that is younger than its table belongs to no class there.
+// (Those that are younger than ICU's tables belong to none here.)
 #pragma once
 
 #include <string>

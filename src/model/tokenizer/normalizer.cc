@@ -53,7 +53,7 @@ void lower(std::string& text) {
 // ---- Normal forms -----------------------------------------------------------------------------------------------
 
 // The tables of `tokenizers` are of this version: younger characters stay as they are.
-constexpr char kAge[] = "[:age=13.0:]";
+constexpr char kAge[] = "[:age=9.0:]";
 
 struct OldCharacters {
   UErrorCode error = U_ZERO_ERROR;

@@ -13,8 +13,9 @@ namespace {
 
 using base::unsupported;
 
-// PCRE2 10.42 has neither marks nor connectors in \w.
-constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+// PCRE2 10.42 has neither marks nor connectors in \w, and all numbers; Oniguruma has of these the small ones of
+// Latin-1.
+constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\xB2\xB3\xB9\xBC-\xBE)";
 constexpr std::string_view kBoundary = R"((?:(?<=[{0}])(?![{0}])|(?<![{0}])(?=[{0}])))";
 constexpr std::string_view kNoBoundary = R"((?:(?<=[{0}])(?=[{0}])|(?<![{0}])(?![{0}])))";
 
