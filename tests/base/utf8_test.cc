@@ -15,11 +15,11 @@ TEST(Utf8, EveryCharacterThereAndBack) {
     base::append_utf8(text, c);
     const base::CodePoint read = base::first_code_point(text + "x");
     if (c >= 0xD800 && c <= 0xDFFF) {
-      EXPECT_EQ(read.bytes, 0u) << std::hex << c;
+      EXPECT_EQ(read.bytes, 0u) << static_cast<unsigned>(c);
       continue;
     }
     ASSERT_EQ(read.value, c);
-    ASSERT_EQ(read.bytes, text.size()) << std::hex << c;
+    ASSERT_EQ(read.bytes, text.size()) << static_cast<unsigned>(c);
     ASSERT_EQ(text.size(), c < 0x80 ? 1u : c < 0x800 ? 2u : c < 0x10000 ? 3u : 4u);
   }
 }
