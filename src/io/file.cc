@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/refuse.h"
+#include "base/utf8.h"
 #include "io/posix.h"
 
 namespace kvant::io {
@@ -24,29 +25,6 @@ using base::invalid_problem;
 constexpr std::size_t kMaxCharacters = 200;  // of printable()
 
 // ---- Text -----------------------------------------------------------------------------------------------------
-
-// A character of UTF-8 at the front of a text. `bytes` 0: there is none, the first byte is invalid.
-struct CodePoint {
-  char32_t value = 0;
-  std::size_t bytes = 0;
-};
-
-CodePoint first_code_point(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return {lead, 1};
-  const std::size_t bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC0 || lead > 0xF4 || text.size() < bytes) return {};
-  char32_t value = lead & (0xFFu >> (bytes + 1));
-  for (std::size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return {};
-    value = (value << 6) | (byte(i) & 0x3Fu);
-  }
-  // Longer than needed, a surrogate, or beyond Unicode.
-  constexpr char32_t kMin[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (value < kMin[bytes] || (value >= 0xD800 && value <= 0xDFFF) || value > 0x10FFFF) return {};
-  return {value, bytes};
-}
 
 // C0, DEL, and C1: a terminal may take U+009B for the beginning of a command.
 bool is_control(char32_t c) { return c < 0x20 || (c >= 0x7F && c <= 0x9F); }
@@ -71,7 +49,7 @@ Piece escaped(std::string_view bytes) {
 
 // Takes it off the front of `text`.
 Piece next_piece(std::string_view& text) {
-  const CodePoint c = first_code_point(text);
+  const base::CodePoint c = base::first_code_point(text);
   const std::string_view bytes = text.substr(0, std::max<std::size_t>(c.bytes, 1));
   text.remove_prefix(bytes.size());
   if (c.bytes == 0) return escaped(bytes);

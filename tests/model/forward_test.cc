@@ -137,7 +137,7 @@ class PlainModel {
         q.push_back(linear(at + "self_attn.q_proj", n));
         k.push_back(linear(at + "self_attn.k_proj", n));
         v.push_back(linear(at + "self_attn.v_proj", n));
-        for (auto [row, name] : {std::pair{&q.back(), "q_norm"}, std::pair{&k.back(), "k_norm"}}) {
+        for (const auto& [row, name] : {std::pair{&q.back(), "q_norm"}, std::pair{&k.back(), "k_norm"}}) {
           const std::string module = at + "self_attn." + name;
           if (has(module + ".weight"))
             for (std::size_t h = 0; h < row->size(); h += kSize) {
@@ -175,7 +175,7 @@ class PlainModel {
     std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
     const double first = 1 / (1 + std::exp(logits[order[1]] - logits[order[0]]));
     Row y(x.size());
-    for (const auto [expert, share] : {std::pair{order[0], first}, std::pair{order[1], 1 - first}}) {
+    for (const auto& [expert, share] : {std::pair{order[0], first}, std::pair{order[1], 1 - first}}) {
       const std::string e = fmt::format("{}experts.{}.", at, expert);
       Row out = mlp(e + "w1", e + "w3", e + "w2", x);
       for (double& value : out) value *= share;
