@@ -6,6 +6,7 @@
 namespace kvant::cli {
 
 Command quantize_command();
+Command convert_command();
 Command inspect_command();
 Command compare_command();
 Command verify_command();
