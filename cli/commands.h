@@ -6,6 +6,7 @@
 namespace kvant::cli {
 
 Command quantize_command();
+Command convert_command();
 Command calibrate_command();
 Command eval_command();
 Command inspect_command();

@@ -7,12 +7,14 @@
 #include <set>
 
 #include "cli/commands.h"
+#include "cli/inspect_gguf.h"
 #include "cli/messages.h"
 #include "cli/options.h"
 #include "cli/progress_bar.h"
 #include "cli/sizes.h"
 #include "cli/table.h"
 #include "io/file.h"
+#include "io/gguf.h"
 
 namespace kvant::cli {
 namespace {
@@ -27,7 +29,8 @@ struct Options {
 constexpr const char* kExamples =
     "  kvant inspect ./Llama\n"
     "  kvant inspect model.safetensors --stats      # ranges, outlier channels, NaN and infinities\n"
-    "  kvant inspect ./Llama --json | jq '.tensors[].name'";
+    "  kvant inspect ./Llama --json | jq '.tensors[].name'\n"
+    "  kvant inspect model.gguf";
 
 std::string channels(const std::vector<std::uint64_t>& outliers) {
   if (outliers.empty()) return "-";
@@ -93,6 +96,12 @@ std::string totals(const measure::Inspection& inspection) {
 }
 
 int run(const Options& options, const Request& request) {
+  if (io::is_gguf(options.path)) {
+    if (options.stats)
+      return fail(fmt::format("{}: --stats reads safetensors; convert it first with 'kvant convert'",
+                              io::printable(options.path)));
+    return inspect_gguf(options.path, options.json);
+  }
   ProgressBar progress(request.quiet || !options.stats);
   const auto inspection = measure::inspect(
       {.path = options.path, .stats = options.stats, .threads = options.threads, .max_memory = options.max_memory},
@@ -112,12 +121,14 @@ int run(const Options& options, const Request& request) {
 
 Command inspect_command() {
   const auto options = std::make_shared<Options>();
+  Argument path = checkpoint_positional("PATH", options->path);
+  path.help = "The checkpoint: a folder, one .safetensors file, or one .gguf file";
   return {
       .name = "inspect",
       .description =
           "Show what is in a checkpoint. Its tensors with dtypes, shapes, sizes and roles, and its metadata.",
       .examples = kExamples,
-      .arguments = {checkpoint_positional("PATH", options->path),
+      .arguments = {path,
                     {.name = "--stats",
                      .help = "Read all values: range, root mean square, zeros, outlier channels, NaN and infinities",
                      .to = &options->stats},

@@ -52,8 +52,8 @@ Program kvant_program(Request& request) {
                    .letter = "-v",
                    .help = "Print more: every tensor, time and peak memory",
                    .to = &request.verbose}},
-      .commands = {quantize_command(), calibrate_command(), eval_command(), inspect_command(), compare_command(), verify_command(), demo_command(),
-                   info_command(), bench_command()}};
+      .commands = {quantize_command(), calibrate_command(), eval_command(), convert_command(), inspect_command(),
+                   compare_command(), verify_command(), demo_command(), info_command(), bench_command()}};
 }
 
 int run(int argc, char** argv) {

@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "base/refuse.h"
+#include "io/gguf.h"
 #include "io/json.h"
 #include "io/posix.h"
 
@@ -52,6 +53,9 @@ Result<Checkpoint> Checkpoint::open(const fs::path& path) {
     return invalid_problem("{}: {}", printable_path(path), error.message());
   if (!fs::exists(status)) return invalid_problem("{}: there is no such file or folder", printable_path(path));
   checkpoint.is_folder_ = fs::is_directory(status);
+  if (!checkpoint.is_folder_ && is_gguf(path))
+    return base::unsupported("{}: is a GGUF file, a checkpoint is safetensors; 'kvant convert' makes one of it",
+                             printable_path(path));
   if (Status s = checkpoint.is_folder_ ? checkpoint.open_folder() : checkpoint.open_shard(path); !s.ok()) return s;
   return checkpoint;
 }

@@ -17,6 +17,7 @@ namespace kvant::io {
 // direction and invalid UTF-8 escaped, so that printing them changes nothing but the screen's text. At most 200
 // characters: of longer ones, "…" stands for the middle.
 std::string printable(std::string_view text);
+bool is_utf8(std::string_view text);
 // Not an overload: a std::string would fit both.
 inline std::string printable_path(const std::filesystem::path& path) { return printable(path.native()); }
 

@@ -74,6 +74,16 @@ io::Json options_of(const QuantizeOptions& options) {
   return json;
 }
 
+io::Json manifest_of(const io::Json& options, const io::Json& files, std::span<const std::string> outputs) {
+  io::Json names = io::Json::array();
+  for (const std::string& name : outputs) names.push_back(io::json_name(name));
+  return {{"format", "kvant-manifest-1"},
+          {"kvant", KVANT_VERSION},
+          {"options", options},
+          {"input", files},
+          {"outputs", names}};
+}
+
 std::string shortened(const io::Json& value) { return value.dump(-1, ' ', true).substr(0, 80); }
 
 }  // namespace
@@ -97,13 +107,14 @@ Result<io::Json> make_manifest(const io::Checkpoint& checkpoint, const QuantizeO
   std::error_code ignored;
   if (options.smooth_groups && std::filesystem::is_regular_file(*options.smooth_groups, ignored))
     if (Status s = add(fingerprint(std::filesystem::path(*options.smooth_groups))); !s.ok()) return s;
-  io::Json names = io::Json::array();
-  for (const std::string& name : outputs) names.push_back(io::json_name(name));
-  return io::Json{{"format", "kvant-manifest-1"},
-                  {"kvant", KVANT_VERSION},
-                  {"options", options_of(options)},
-                  {"input", files},
-                  {"outputs", names}};
+  return manifest_of(options_of(options), files, outputs);
+}
+
+Result<io::Json> make_manifest(const io::InputFile& input, const io::Json& options,
+                               std::span<const std::string> outputs) {
+  const auto made = fingerprint(input);
+  if (!made.ok()) return made.status();
+  return manifest_of(options, io::Json::array({*made}), outputs);
 }
 
 std::string manifest_difference(const io::Json& before, const io::Json& now) {

@@ -21,6 +21,9 @@ namespace kvant::quantize {
 // `outputs` are the names of all files that the run writes into its folder.
 Result<io::Json> make_manifest(const io::Checkpoint& checkpoint, const QuantizeOptions& options,
                                std::span<const std::string> outputs);
+// The same of a run that reads one file; `options` are those that change bytes.
+Result<io::Json> make_manifest(const io::InputFile& input, const io::Json& options,
+                               std::span<const std::string> outputs);
 
 // Empty if they agree; else the first difference: "scheme was \"w8a8\" and is \"w4a16\"".
 std::string manifest_difference(const io::Json& before, const io::Json& now);

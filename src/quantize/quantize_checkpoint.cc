@@ -85,7 +85,9 @@ struct CheckpointQuantizer::Impl {
   }
   Status write_shard(const ShardLayout& layout, std::size_t shard, bool overwrite, base::Progress& progress);
   Status write_small_tensors(const ShardLayout& layout, io::AtomicFile& file) const;
-  Result<bool> is_whole(const ShardLayout& layout, std::size_t shard) const;
+  Result<bool> is_whole(const ShardLayout& layout, std::size_t shard) const {
+    return is_shard_there(shard_path(shard), layout.header, layout.file_bytes);
+  }
   Result<bool> is_all_there(std::span<const std::string> names) const;
   Status copy_file(const fs::path& from);
   Status write_index(std::span<const ShardLayout> layouts);
@@ -167,7 +169,8 @@ Status CheckpointQuantizer::Impl::find_files() {
     files.push_back(path);
     plan.files_copied.push_back(name);
   }
-  for (const std::string& name : checkpoint.left_out()) leave_out(name);
+  for (const std::string& name : checkpoint.left_out())
+    if (name != kOwnFolder) leave_out(name);
   if (!left_out.empty()) plan.warnings.push_back("not copied: " + left_out);
   return {};
 }
@@ -277,18 +280,6 @@ Status CheckpointQuantizer::Impl::write_shard(const ShardLayout& layout, std::si
   outcome.bytes_written += layout.file_bytes;
   for (const ShardLayout::Entry& entry : layout.entries) outcome.bytes_read += entry.plan->bytes_before;
   return {};
-}
-
-// Is the shard there as this run would write it? Its name is final, so its data were on the disk before it.
-Result<bool> CheckpointQuantizer::Impl::is_whole(const ShardLayout& layout, std::size_t shard) const {
-  std::error_code error;
-  if (!fs::exists(shard_path(shard), error)) return false;
-  const auto file = io::InputFile::open(shard_path(shard));
-  if (!file.ok()) return file.status();
-  if (file->size() != layout.file_bytes) return false;
-  std::string header(layout.header.size(), '\0');
-  if (Status s = file->read(0, std::as_writable_bytes(std::span(header))); !s.ok()) return s;
-  return header == layout.header;
 }
 
 // Has nothing been taken away from a run that had finished?

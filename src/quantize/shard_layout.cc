@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
+#include <system_error>
 #include <utility>
 
 #include "base/refuse.h"
@@ -65,6 +67,17 @@ Result<ShardLayout> lay_out_shard(const io::Checkpoint& checkpoint, std::size_t 
   made.header = std::move(layout->header);
   made.file_bytes = layout->file_bytes;
   return made;
+}
+
+Result<bool> is_shard_there(const std::filesystem::path& path, std::string_view header, std::uint64_t file_bytes) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return false;
+  const auto file = io::InputFile::open(path);
+  if (!file.ok()) return file.status();
+  if (file->size() != file_bytes || file->size() < header.size()) return false;
+  std::string found(header.size(), '\0');
+  if (Status s = file->read(0, std::as_writable_bytes(std::span(found))); !s.ok()) return s;
+  return found == header;
 }
 
 }  // namespace kvant::quantize

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "format/scheme.h"
@@ -33,5 +35,8 @@ struct ShardLayout {
 // has "quantization_config" in its metadata.
 Result<ShardLayout> lay_out_shard(const io::Checkpoint& checkpoint, std::size_t shard, const CheckpointPlan& plan,
                                   const format::Scheme& scheme, bool with_config);
+
+// Is a shard there with this header and so many bytes? Its name is final, so its data were on the disk before it.
+Result<bool> is_shard_there(const std::filesystem::path& path, std::string_view header, std::uint64_t file_bytes);
 
 }  // namespace kvant::quantize

@@ -16,7 +16,7 @@ import checkpoints as c
 import reference
 from tool import BINARY, SANITIZED, ToolTest, digest_tree, environment, load_json, run, snapshot
 
-COMMANDS = ("quantize", "inspect", "compare", "verify", "demo", "info", "bench", "completion")
+COMMANDS = ("quantize", "convert", "inspect", "compare", "verify", "demo", "info", "bench", "completion")
 
 
 def on_a_terminal(arguments, env=None, cwd=None, timeout=60):
