@@ -79,14 +79,7 @@ std::int64_t nanoseconds(const timespec& time) {
 
 }  // namespace
 
-bool is_utf8(std::string_view text) {
-  while (!text.empty()) {
-    const std::size_t bytes = first_code_point(text).bytes;
-    if (bytes == 0) return false;
-    text.remove_prefix(bytes);
-  }
-  return true;
-}
+bool is_utf8(std::string_view text) { return base::valid_utf8_bytes(text) == text.size(); }
 
 std::string printable(std::string_view text) {
   // The head is fixed once it is half of what is allowed; of what follows, the last pieces are kept. So a name of

@@ -186,13 +186,13 @@ class PlainModel {
 
   // GPT-2, OPT and BERT: LayerNorm before or after each half of a block, learned positions.
   struct Classic {
-    std::string tokens, positions, types, embedding_norm, blocks;
+    std::string tokens = {}, positions = {}, types = {}, embedding_norm = {}, blocks = {};
     std::size_t first_position = 0;
-    std::vector<std::string> qkv;
-    std::string o, attention_norm, up, down, mlp_norm, final_norm;
+    std::vector<std::string> qkv = {};
+    std::string o = {}, attention_norm = {}, up = {}, down = {}, mlp_norm = {}, final_norm = {};
     double epsilon = 1e-5;
     bool norm_before = true, causal = true, conv1d = false, head = true;
-    std::function<double(double)> activation;
+    std::function<double(double)> activation = {};
   };
   Rows classic(const Classic& c, const std::vector<std::int32_t>& ids) const {
     Rows x;
