@@ -5,8 +5,8 @@
 // ln 2 is taken off in two parts, the first of which has so few bits that n times it is exact. q is the minimax
 // polynomial for the relative error of e^r, computed with Remez' algorithm and rounded to its type.
 //
-//   f32   q of degree 4   the polynomial is off by 2^-28.3   the largest error found, all in all: 0.86 ulp
-//   f64   q of degree 9   2^-57.9                            0.88 ulp
+//   f32   q of degree 4   the polynomial is off by 2^-28.3   the largest error of every third number: 0.91 ulp
+//   f64   q of degree 9   2^-57.9                            of a million numbers: 0.89 ulp
 //
 // From 128 ln 2 (f64: 1024 ln 2) on the result is +Inf. Where e^x is below the smallest normal number it is 0: nobody
 // waits for denormals. NaN stays NaN.
