@@ -104,6 +104,7 @@ def cases():
     yield "digits together", tokenizer(letters, pre={"type": "Digits", "individual_digits": False}), CUT_TEXTS
     for type in ["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents"]:
         yield type, tokenizer(letters, normalizer={"type": type}), CUT_TEXTS
+    yield "a young character stays", tokenizer(bpe(["㋿", "令", "和", "f", "i"], []), normalizer={"type": "NFKC"}), ["㋿ﬁ"]
     for left, right in itertools.product([True, False], [True, False]):
         yield f"strip {left} {right}", tokenizer(letters, normalizer={"type": "Strip", "strip_left": left, "strip_right": right}), CUT_TEXTS
     yield "replace", tokenizer(letters, normalizer={"type": "Replace", "pattern": {"Regex": r"\s+|b"}, "content": ".."}), CUT_TEXTS
