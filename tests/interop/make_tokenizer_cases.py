@@ -124,8 +124,6 @@ def cases():
         yield f"added {chosen}", tokenizer(letters, normalizer=lower, added=[added(next_id, "BA ", special=False) | dict(zip(flags, chosen))]), added_texts
         yield f"added without a space {chosen}", tokenizer(letters, normalizer=lower, added=[added(next_id, "BAB") | dict(zip(flags, chosen)),
                                                                                        added(next_id + 1, "BABA", special=False) | dict(zip(flags, chosen))]), added_texts
-    yield "added that are the same", tokenizer(letters, normalizer=lower, added=[added(next_id, "BAB", normalized=True, special=False),
-                                                                           added(next_id + 1, "BaB", normalized=True)]), ["bab", "BAB"]
     yield "added of the vocabulary", tokenizer(letters, added=[added(letters["vocab"]["ab"], "ab")]), ["aab", "abab"]
     yield "added spaces", tokenizer(letters, added=[added(next_id, "Q", rstrip=True), added(letters["vocab"][" "], " ")]), ["aQ  a Q", "Q Q", "Q   "]
 

@@ -45,6 +45,15 @@ TEST(Tokenizer, KnowsItsTokens) {
   EXPECT_EQ(holes.piece(3), "");
 }
 
+TEST(Tokenizer, TakesTheSpecialOneOfTokensThatAreNormalizedAlike) {
+  // As `tokenizers` 0.22; 0.23 takes either.
+  const model::Tokenizer tokenizer = parsed(R"({"normalizer": {"type": "Lowercase"},
+    "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
+    "added_tokens": [{"id": 1, "content": "AB", "normalized": true}, {"id": 2, "content": "aB", "normalized": true,
+    "special": true}, {"id": 3, "content": "Ab", "normalized": true, "special": true}]})");
+  EXPECT_EQ(tokenizer.encode("abAB", false).value(), (Ids{2, 2}));
+}
+
 TEST(Tokenizer, IsReadFromAFile) {
   const ScratchFolder folder;
   put_text(folder / "tokenizer.json", kDoubling);
