@@ -104,6 +104,7 @@ def cases():
     yield "digits together", tokenizer(letters, pre={"type": "Digits", "individual_digits": False}), CUT_TEXTS
     for type in ["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents"]:
         yield type, tokenizer(letters, normalizer={"type": type}), CUT_TEXTS
+    yield "a young character stays", tokenizer(bpe(["㋿", "令", "和", "f", "i"], []), normalizer={"type": "NFKC"}), ["㋿ﬁ"]
     for left, right in itertools.product([True, False], [True, False]):
         yield f"strip {left} {right}", tokenizer(letters, normalizer={"type": "Strip", "strip_left": left, "strip_right": right}), CUT_TEXTS
     yield "replace", tokenizer(letters, normalizer={"type": "Replace", "pattern": {"Regex": r"\s+|b"}, "content": ".."}), CUT_TEXTS
@@ -123,8 +124,6 @@ def cases():
         yield f"added {chosen}", tokenizer(letters, normalizer=lower, added=[added(next_id, "BA ", special=False) | dict(zip(flags, chosen))]), added_texts
         yield f"added without a space {chosen}", tokenizer(letters, normalizer=lower, added=[added(next_id, "BAB") | dict(zip(flags, chosen)),
                                                                                        added(next_id + 1, "BABA", special=False) | dict(zip(flags, chosen))]), added_texts
-    yield "added that are the same", tokenizer(letters, normalizer=lower, added=[added(next_id, "BAB", normalized=True, special=False),
-                                                                           added(next_id + 1, "BaB", normalized=True)]), ["bab", "BAB"]
     yield "added of the vocabulary", tokenizer(letters, added=[added(letters["vocab"]["ab"], "ab")]), ["aab", "abab"]
     yield "added spaces", tokenizer(letters, added=[added(next_id, "Q", rstrip=True), added(letters["vocab"][" "], " ")]), ["aQ  a Q", "Q Q", "Q   "]
 

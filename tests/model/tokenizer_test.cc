@@ -6,9 +6,11 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
+#include "model/tokenizer/word_cache.h"
 #include "tests/support/refusals.h"
 #include "tests/support/scratch.h"
 
@@ -41,6 +43,15 @@ TEST(Tokenizer, KnowsItsTokens) {
   const model::Tokenizer holes = parsed(R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 7}, "merges": []}})");
   EXPECT_EQ(holes.size(), 8);
   EXPECT_EQ(holes.piece(3), "");
+}
+
+TEST(Tokenizer, TakesTheSpecialOneOfTokensThatAreNormalizedAlike) {
+  // As `tokenizers` 0.22; 0.23 takes either.
+  const model::Tokenizer tokenizer = parsed(R"({"normalizer": {"type": "Lowercase"},
+    "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
+    "added_tokens": [{"id": 1, "content": "AB", "normalized": true}, {"id": 2, "content": "aB", "normalized": true,
+    "special": true}, {"id": 3, "content": "Ab", "normalized": true, "special": true}]})");
+  EXPECT_EQ(tokenizer.encode("abAB", false).value(), (Ids{2, 2}));
 }
 
 TEST(Tokenizer, IsReadFromAFile) {
@@ -114,6 +125,51 @@ TEST(Tokenizer, TakesLongRunsOfSpacesInLittleTime) {
   Ids wanted(500'000, 1);
   wanted.insert(wanted.end(), {0, 2});
   EXPECT_EQ(*ids, wanted);
+}
+
+TEST(Tokenizer, TakesSpacesThatAreTokensInLittleTime) {
+  // Each strips those that follow it.
+  const model::Tokenizer tokenizer = parsed(R"({"model": {"type": "BPE", "vocab": {" ": 0, "x": 1}, "merges": []},
+    "added_tokens": [{"id": 0, "content": " ", "rstrip": true}]})");
+  const auto begin = std::chrono::steady_clock::now();
+  const auto ids = tokenizer.encode(std::string(300'000, ' ') + "x", false);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+  ASSERT_TRUE(ids.ok()) << ids.status().message();
+  Ids wanted(300'000, 0);
+  wanted.push_back(1);
+  EXPECT_EQ(*ids, wanted);
+}
+
+TEST(WordCache, GivesEachWordItsOwnIds) {
+  // More words than it has places for, all of one length.
+  constexpr std::int32_t kWords = 100'000;
+  model::tokenizer::WordCache cache;
+  int made = 0;
+  const auto ids_of = [&](std::int32_t i) {
+    Ids ids{-1};
+    const Status status = cache.encode(std::to_string(kWords + i), ids, [&](std::string_view, Ids& to) -> Status {
+      ++made;
+      to.insert(to.end(), {i, i});
+      return {};
+    });
+    EXPECT_TRUE(status.ok());
+    return ids;
+  };
+  for (int round = 0; round < 2; ++round)
+    for (std::int32_t i = 0; i < kWords; ++i) ASSERT_EQ(ids_of(i), (Ids{-1, i, i}));
+  EXPECT_GT(made, kWords);
+  EXPECT_LE(made, 2 * kWords);
+  made = 0;
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(ids_of(7), (Ids{-1, 7, 7}));
+  EXPECT_LE(made, 1);
+}
+
+TEST(WordCache, ForgetsWhatWasRefused) {
+  model::tokenizer::WordCache cache;
+  Ids ids;
+  const auto refusal = [](std::string_view, Ids&) { return Status(StatusCode::InvalidProblem, "no"); };
+  EXPECT_FALSE(cache.encode("word", ids, refusal).ok());
+  EXPECT_FALSE(cache.encode("word", ids, refusal).ok());
 }
 
 TEST(Tokenizer, IsOneForManyThreads) {
