@@ -256,7 +256,7 @@ class Parser {
     const std::uint64_t width = bytes_of(type);
     if (count > kMax / width)
       return invalid_problem("{}: \"{}\": an array of {} {} overflows", file_, printable(key), count, name(type));
-    const auto at = take(count * width, "a value");
+    auto at = take(count * width, "a value");
     if (!at.ok() || type != GgufValueType::boolean) return at;
     for (std::uint64_t i = 0; i < count; ++i)
       if (const auto byte = static_cast<unsigned char>((*at)[i]); byte > 1)
