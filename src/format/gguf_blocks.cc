@@ -53,6 +53,7 @@ bool can_decode(io::GgufType type) { return find_decoder(type) != nullptr; }
 
 std::string names_of_decoded_types() {
   std::vector<std::string_view> names;
+  names.reserve(kDecoders.size());
   for (const Decoder& d : kDecoders) names.push_back(info(d.type).name);
   return base::joined(names, ", ");
 }

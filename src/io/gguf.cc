@@ -30,8 +30,10 @@ constexpr std::uint64_t kMaxKeyBytes = 65535;
 // The least that an entry takes in the file: a length, a type and one byte; a length, two numbers and an offset.
 constexpr std::uint64_t kLeastEntryBytes = 13;
 constexpr std::uint64_t kLeastTensorBytes = 24;
-// An entry in memory is much larger than the least in the file. Files have fewer than a hundred.
+// In memory they are much larger than the least in the file. Files have about a hundred entries, and a few thousand
+// tensors.
 constexpr std::uint64_t kMaxEntries = 65536;
+constexpr std::uint64_t kMaxTensors = 1'000'000;
 constexpr std::uint64_t kFirstLoad = std::uint64_t{1} << 20;
 
 constexpr std::array<GgufTypeInfo, 30> kTypes{{
@@ -237,6 +239,8 @@ class Parser {
     if (entries_ > left / kLeastEntryBytes)
       return invalid_problem("{}: says that it has {} metadata entries, its {} bytes have room for {}", file_, entries_,
                              file_bytes_, left / kLeastEntryBytes);
+    if (tensors_ > kMaxTensors)
+      return invalid_problem("{}: has {} tensors, must have at most {}", file_, tensors_, kMaxTensors);
     if (entries_ > kMaxEntries)
       return invalid_problem("{}: has {} metadata entries, must have at most {}", file_, entries_, kMaxEntries);
     return {};
@@ -256,7 +260,7 @@ class Parser {
     const std::uint64_t width = bytes_of(type);
     if (count > kMax / width)
       return invalid_problem("{}: \"{}\": an array of {} {} overflows", file_, printable(key), count, name(type));
-    const auto at = take(count * width, "a value");
+    auto at = take(count * width, "a value");
     if (!at.ok() || type != GgufValueType::boolean) return at;
     for (std::uint64_t i = 0; i < count; ++i)
       if (const auto byte = static_cast<unsigned char>((*at)[i]); byte > 1)
@@ -280,6 +284,7 @@ class Parser {
     if (count > (file_bytes_ - position_) / sizeof(std::uint64_t))
       return invalid_problem("{}: \"{}\": says that it has {} strings, the file has {} bytes left", file_,
                              printable(key), count, file_bytes_ - position_);
+    array.strings.reserve(std::min(count, kMaxHeaderBytes / sizeof(std::uint64_t)));
     for (std::uint64_t i = 0; i < count; ++i)
       if (Status s = take_string(array.strings.emplace_back(), kMaxHeaderBytes, "a string"); !s.ok()) return s;
     return {};

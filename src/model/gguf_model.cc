@@ -70,7 +70,10 @@ class TensorFinder {
                   .source = static_cast<std::size_t>(found - file_.tensors().data()),
                   .first_row = 0,
                   .heads = rule.heads};
-    if (rule.experts == 0) tensors.push_back(std::move(tensor));
+    if (rule.experts == 0) {
+      tensors.push_back(std::move(tensor));
+      return {};
+    }
     for (std::uint64_t i = 0; i < rule.experts; ++i) {
       tensors.push_back(tensor);
       tensors.back().name = numbered(rule.name, i);

@@ -237,7 +237,7 @@ class TokenizerMaker {
     auto merges = given_merges();
     if (!merges.ok()) return merges;
     const auto around = surroundings(row->begins_with_bos);
-    if (!around.ok()) return around;
+    if (!around.ok()) return around.status();
     Json post_processor = byte_level(true);
     if (!around->is_null())
       post_processor = {{"type", "Sequence"}, {"processors", Json::array({post_processor, *around})}};
@@ -269,7 +269,7 @@ class TokenizerMaker {
     const auto prefix = metadata_.flag("tokenizer.ggml.add_space_prefix");
     if (!prefix.ok()) return prefix.status();
     const auto around = surroundings(true);
-    if (!around.ok()) return around;
+    if (!around.ok()) return around.status();
     const auto unknown = special("tokenizer.ggml.unknown_token_id");
     if (!unknown.ok()) return unknown.status();
     const bool adds_space = prefix->value_or(true);

@@ -238,6 +238,8 @@ TEST(GgufRefusal, Front) {
   EXPECT_TRUE(bad(writer.header(~std::uint64_t{0}, 0), {"18446744073709551615 tensors"}));
   EXPECT_TRUE(refused(parse(writer.header(0, 65537), std::uint64_t{1} << 40).status(), kBad,
                       {"65537 metadata entries", "at most 65536"}));
+  EXPECT_TRUE(refused(parse(writer.header(1'000'001, 0), std::uint64_t{1} << 40).status(), kBad,
+                      {"1000001 tensors", "at most 1000000"}));
 }
 
 TEST(GgufRefusal, Metadata) {

@@ -23,7 +23,11 @@ constexpr auto kBad = StatusCode::InvalidProblem;
 
 class ConvertGgufTest : public testing::Test {
  protected:
-  ConvertGgufTest() { put_text(options_.input = folder_ / "m.gguf", GgufFixture{.experts = 3}.writer().file()); }
+  // Embeddings of more than a tile.
+  ConvertGgufTest() {
+    options_.input = folder_ / "m.gguf";
+    put_text(options_.input, GgufFixture{.layers = 1, .vocabulary = 20000, .experts = 3}.writer().file());
+  }
   Result<quantize::ConvertOutcome> convert() { return quantize::convert_gguf(options_, silence_); }
 
   ScratchFolder folder_;

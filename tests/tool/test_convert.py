@@ -185,6 +185,19 @@ class InspectTest(ToolTest):
                                       "llama.block_count = 2", "5 of string: <|end|> a b", "caf\u00e9"], ran)
         self.assertEqual(ran.stderr, "")
 
+    def test_files_that_say_more_than_they_have(self):
+        """Zeros behind the header that take no room on the disk: empty names, empty strings, empty keys."""
+        array = gguf.string("k") + struct.pack("<IIQ", gguf.ARRAY, gguf.STRING, 10**11)
+        for name, head in (("tensors", struct.pack("<IQQ", 3, 10**6, 0)), ("many", struct.pack("<IQQ", 3, 10**10, 0)),
+                           ("entries", struct.pack("<IQQ", 3, 0, 60000)), ("strings", struct.pack("<IQQ", 3, 0, 1) + array)):
+            with self.subTest(name):
+                path = self.put(name + ".gguf", b"GGUF" + head)
+                os.truncate(path, 1 << 40)
+                ran = self.assert_refused(run("inspect", path), name + ".gguf")
+                if not SANITIZED:
+                    self.assertLess(ran.peak, 800 << 20, ran)
+                    self.assertLess(ran.seconds, 20, ran)
+
     def test_refusals(self):
         self.assert_refused(run("inspect", self.source, "--stats"), "--stats", "kvant convert")
         with open(self.source, "rb") as file:
