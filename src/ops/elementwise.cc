@@ -67,7 +67,7 @@ Result<CodeRange> checked_range(const ElementwiseDescriptor& d) {
   const auto who = [&] { return label(d); };
   if (stays_real(d))
     return ops::checked_code_range(who, d.q_min, d.q_max, {-128, 127}, {-kMaxMagnitude, kMaxMagnitude},
-                                   "of fake_quantize");
+                                   "in floating point");
   const CodeRange limits = code_range(d.output);
   return ops::checked_code_range(who, d.q_min, d.q_max, limits, limits, base::text("of {}", name(d.output)));
 }

@@ -281,10 +281,10 @@ TEST(SelectRange, FakeQuantizeBeyondExactIntegers) {
       Problem p(op, {}, {3, 4}, f);
       p.descriptor.q_min = -kMagnitude - 1;
       p.descriptor.q_max = kMagnitude;
-      EXPECT_TRUE(invalid(p.selects(), "q_min -8388609 is below -8388608, the min of fake_quantize"));
+      EXPECT_TRUE(invalid(p.selects(), "q_min -8388609 is below -8388608, the min in floating point"));
       p.descriptor.q_min = -kMagnitude;
       p.descriptor.q_max = kMagnitude + 1;
-      EXPECT_TRUE(invalid(p.selects(), "q_max 8388609 is above 8388608, the max of fake_quantize"));
+      EXPECT_TRUE(invalid(p.selects(), "q_max 8388609 is above 8388608, the max in floating point"));
       p.descriptor.q_min = std::numeric_limits<std::int32_t>::min();
       EXPECT_TRUE(invalid(p.selects(), "q_min -2147483648 is below -8388608"));
       p.descriptor.q_min = -kMagnitude;
