@@ -233,39 +233,12 @@ TEST(DynamicRangeSelect, DescriptorAgainstTheTypesOfThePlan) {
 
 TEST(DynamicRangeSelect, Preferences) {
   Problem p;
-  p.preference.backend = BackendKind::cuda;
-  EXPECT_TRUE(unsupported(p.selects(), {"dynamic_range_quantize_per_token: ", "cuda"}));
-  p.preference.backend = BackendKind::cpu;
-  EXPECT_TRUE(p.runs());
-  {
-    const ScopedVariable forced("KVANT_FORCE_ISA", "sse9");
-    EXPECT_TRUE(unsupported(p.selects(), {"dynamic_range_quantize_per_token: ", "KVANT_FORCE_ISA", "sse9"}));
-    p.preference.isa = ArchSku::scalar;
-    EXPECT_TRUE(p.runs());
-    p.preference.isa.reset();
-  }
-  {
-    const ScopedVariable forced("KVANT_FORCE_ISA", "scalar");
-    const auto plan = AnyDynamicRangeQuantizePlan::select(Stream::cpu(1), p.descriptor);
-    ASSERT_TRUE(accepted(plan.status()));
-    EXPECT_EQ(plan->sku().arch, ArchSku::scalar);
-  }
+  expect_preferences(p, "dynamic_range_quantize_per_token: ");
 }
 
-// Served, or refused by name: never another instruction set instead.
 TEST(DynamicRangeSelect, IsaThatMayBeAbsent) {
-  for (const bool by_variable : {false, true}) {
-    Problem p;
-    const ScopedVariable forced("KVANT_FORCE_ISA", by_variable ? "avx2" : nullptr);
-    if (!by_variable) p.preference.isa = ArchSku::avx2;
-    const auto plan = AnyDynamicRangeQuantizePlan::select(Stream::cpu(1), p.descriptor, p.preference);
-    if (plan.ok()) {
-      EXPECT_EQ(plan->sku().arch, ArchSku::avx2);
-      continue;
-    }
-    EXPECT_TRUE(unsupported(plan.status(), {"dynamic_range_quantize_per_token: ",
-                                            by_variable ? "KVANT_FORCE_ISA" : "PlanPreference", "avx2"}));
-  }
+  Problem p;
+  expect_avx2_or_its_name(p, "dynamic_range_quantize_per_token: ");
 }
 
 // ---- can_implement() and run(): views ----

@@ -434,20 +434,9 @@ TEST(SelectPreference, ForcedIsaThatIsOne) {
   EXPECT_EQ(plan->sku().arch, ArchSku::scalar);
 }
 
-// Served, or refused by name: never another instruction set instead.
 TEST(SelectPreference, IsaThatMayBeAbsent) {
-  for (const bool by_variable : {false, true}) {
-    Problem p(QuantizeKind::quantize);
-    const ScopedVariable forced("KVANT_FORCE_ISA", by_variable ? "avx2" : nullptr);
-    if (!by_variable) p.preference.isa = ArchSku::avx2;
-    const auto plan = ElementwisePlan::select(Stream::cpu(1), p.descriptor, p.preference);
-    if (plan.ok()) {
-      EXPECT_EQ(plan->sku().arch, ArchSku::avx2);
-      continue;
-    }
-    const std::string asked_by = by_variable ? "KVANT_FORCE_ISA" : "PlanPreference";
-    EXPECT_TRUE(unsupported(plan.status(), "quantize_per_tensor: " + asked_by + " asks for avx2, which this "));
-  }
+  Problem p(QuantizeKind::quantize);
+  expect_avx2_or_its_name(p, "quantize_per_tensor: ");
 }
 
 // ---- can_implement() and run(): views ----

@@ -348,28 +348,13 @@ TEST(LinearSelect, StaticZeroPoints) {
 TEST(LinearSelect, Preferences) {
   for (const Op op : kOps) {
     Problem p(op);
-    p.preference.backend = BackendKind::cuda;
-    EXPECT_TRUE(p.select_unsupported({"cuda"}));
-    p.preference.backend = BackendKind::cpu;
+    ASSERT_NO_FATAL_FAILURE(expect_preferences(p, label(op)));
+    // Packing takes the variable too, and the two fit each other.
+    const ScopedVariable forced("KVANT_FORCE_ISA", "scalar");
+    p.pack(p.args.weight);
+    ASSERT_TRUE(p.packed.has_value());
+    EXPECT_EQ(p.packed->isa(), ArchSku::scalar);
     EXPECT_TRUE(p.runs());
-    {
-      const ScopedVariable forced("KVANT_FORCE_ISA", "sse9");
-      EXPECT_TRUE(p.select_unsupported({"KVANT_FORCE_ISA", "sse9"}));
-      p.preference.isa = ArchSku::scalar;
-      EXPECT_TRUE(p.runs());
-      p.preference.isa.reset();
-    }
-    {
-      const ScopedVariable forced("KVANT_FORCE_ISA", "scalar");
-      const auto plan = p.select();
-      ASSERT_TRUE(accepted(plan.status()));
-      EXPECT_EQ(plan->sku().arch, ArchSku::scalar);
-      // So does packing, and the two fit each other.
-      p.pack(p.args.weight);
-      ASSERT_TRUE(p.packed.has_value());
-      EXPECT_EQ(p.packed->isa(), ArchSku::scalar);
-      EXPECT_TRUE(p.runs());
-    }
   }
 }
 

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "kvant/plan.h"
+#include "kvant/sku.h"
 #include "kvant/status.h"
 #include "kvant/stream.h"
 #include "tests/support/refusals.h"
@@ -50,6 +52,42 @@ testing::AssertionResult runs(const Result<Plan>& plan, const Args& args) {
   if (testing::AssertionResult result = accepted(plan->can_implement(args)); !result) return result;
   std::vector<std::byte> scratch(plan->workspace_size());
   return accepted(plan->run(Stream::cpu(1), {scratch.data(), scratch.size()}, args));
+}
+
+// What select() makes of preferences, in the name of `who`. A problem has a preference, select() and runs().
+template <class Problem>
+void expect_preferences(Problem& p, std::string_view who) {
+  p.preference.backend = BackendKind::cuda;
+  EXPECT_TRUE(unsupported(p.select().status(), {who, "cuda"}));
+  p.preference.backend = BackendKind::cpu;
+  EXPECT_TRUE(p.runs());
+  {
+    const ScopedVariable forced("KVANT_FORCE_ISA", "sse9");
+    EXPECT_TRUE(unsupported(p.select().status(), {who, "KVANT_FORCE_ISA", "sse9"}));
+    p.preference.isa = ArchSku::scalar;
+    EXPECT_TRUE(p.runs());
+    p.preference.isa.reset();
+  }
+  const ScopedVariable forced("KVANT_FORCE_ISA", "scalar");
+  const auto plan = p.select();
+  ASSERT_TRUE(accepted(plan.status()));
+  EXPECT_EQ(plan->sku().arch, ArchSku::scalar);
+}
+
+// AVX2 is served, or refused by name: never another instruction set instead.
+template <class Problem>
+void expect_avx2_or_its_name(Problem& p, std::string_view who) {
+  for (const bool by_variable : {false, true}) {
+    const ScopedVariable forced("KVANT_FORCE_ISA", by_variable ? "avx2" : nullptr);
+    p.preference.isa = by_variable ? std::nullopt : std::optional(ArchSku::avx2);
+    const auto plan = p.select();
+    if (plan.ok()) {
+      EXPECT_EQ(plan->sku().arch, ArchSku::avx2);
+      continue;
+    }
+    const std::string_view asked_by = by_variable ? "KVANT_FORCE_ISA" : "PlanPreference";
+    EXPECT_TRUE(unsupported(plan.status(), {who, asked_by, " asks for avx2, which this "}));
+  }
 }
 
 }  // namespace kvant::tests
