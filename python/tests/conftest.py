@@ -16,7 +16,7 @@ def threads():
 
 @pytest.fixture
 def in_threads():
-    """in_threads(count, work) calls work(0) … work(count - 1) at once, each in a thread; what one of them raises is raised."""
+    """in_threads(count, work) calls work(0) … work(count - 1), each in a thread, and raises what one of them raises."""
 
     def run(count, work):
         failures = []
