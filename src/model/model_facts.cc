@@ -2,6 +2,8 @@
 
 #include <string_view>
 
+#include "io/json.h"
+
 namespace kvant::model {
 
 ModelFacts facts_of(const io::Checkpoint& checkpoint) {

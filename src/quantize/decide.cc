@@ -11,6 +11,7 @@
 #include "format/element_dtype.h"
 #include "format/module_name.h"
 #include "format/patterns.h"
+#include "io/json.h"
 #include "model/smooth_groups.h"
 
 namespace kvant::quantize {

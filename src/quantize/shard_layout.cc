@@ -8,6 +8,7 @@
 #include "format/compressed_tensors.h"
 #include "format/module_name.h"
 #include "format/quantization_config.h"
+#include "io/json.h"
 
 namespace kvant::quantize {
 

@@ -385,7 +385,7 @@ TEST(PackedF32WeightRefusal, ForeignBytes) {
     for (std::size_t i = 0; i < text.size(); ++i) bytes[at + i] = static_cast<std::byte>(text[i]);
     return bytes;
   };
-  EXPECT_TRUE(no(changed(6, "99"), kInvalid, {"do not begin"}));
+  EXPECT_TRUE(no(changed(6, "99"), kInvalid, {"are not a packed weight of this version"}));
   EXPECT_TRUE(no(changed(8, "vax"), kUnsupported, {"'vax", "does not know"}));
   EXPECT_TRUE(no(changed(24, "s32"), kInvalid, {"'s32'", "f32, f16, bf16"}));
   EXPECT_TRUE(no(changed(good.size() - 1, "?"), kInvalid, {"[5, 4]", "damaged"}));
