@@ -12,7 +12,7 @@
 
 namespace kvant::ops {
 
-// q_min and q_max or their defaults, inside `limits`, which are the least and the greatest value `of_what`.
+// q_min and q_max or their defaults, inside `limits`, which are the min and max `of_what`.
 inline Result<CodeRange> checked_code_range(const base::Who& who, std::optional<std::int32_t> q_min,
                                             std::optional<std::int32_t> q_max, const CodeRange& defaults,
                                             const CodeRange& limits, std::string_view of_what) {

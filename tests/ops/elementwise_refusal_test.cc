@@ -231,14 +231,14 @@ TEST(SelectRange, BeyondTheCodeType) {
     for (const ElementKind code : kCodeKinds) {
       Problem p(op, {}, {3, 4}, ElementKind::f32, code);
       const CodeRange limits = code_range(code);
-      const std::string of = " value of " + std::string(name(code));
+      const std::string of = " of " + std::string(name(code));
       p.descriptor.q_min = limits.min - 1;
       EXPECT_TRUE(invalid(p.selects(), "q_min " + std::to_string(limits.min - 1) + " is below " +
-                                           std::to_string(limits.min) + ", the least" + of));
+                                           std::to_string(limits.min) + ", the min" + of));
       p.descriptor.q_min = limits.min;
       p.descriptor.q_max = limits.max + 1;
       EXPECT_TRUE(invalid(p.selects(), "q_max " + std::to_string(limits.max + 1) + " is above " +
-                                           std::to_string(limits.max) + ", the greatest" + of));
+                                           std::to_string(limits.max) + ", the max" + of));
       p.descriptor.q_max = limits.max;
       EXPECT_TRUE(p.runs());
     }
