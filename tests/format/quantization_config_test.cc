@@ -104,7 +104,7 @@ TEST(QuantizationConfig, RefusesOtherForms) {
                       {"must be an integer"}));
   EXPECT_TRUE(refused(changed(w8a8(), weights + "/type", "float"), kUnknown, {"type is", "must be \"int\""}));
   EXPECT_TRUE(refused(changed(w8a8(), weights + "/symmetric", false), kUnknown,
-                      {"symmetric is false", "vLLM takes symmetric 8-bit weights only"}));
+                      {"symmetric is false", "vLLM accepts only symmetric 8-bit weights"}));
   EXPECT_TRUE(refused(changed(w8a8(), weights + "/symmetric", "yes"), kUnknown, {"must be true or false"}));
   EXPECT_TRUE(refused(changed(w8a8(), weights + "/strategy", "tensor"), kUnknown,
                       {"strategy is \"tensor\", kvant supports \"channel\" for 8 bits"}));

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "io/json.h"
 #include "tests/support/refusals.h"
 #include "tests/support/scratch.h"
 
