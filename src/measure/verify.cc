@@ -249,8 +249,8 @@ Status check_quantized(const io::Checkpoint& checkpoint, const format::Quantizat
     problems.emplace_back(s.message());
   }
   check_lists(text, *config, modules, problems);
-  verification.checks.push_back(
-      fmt::format("ignore list against {} Linears that are not quantized", modules.plain.size()));
+  verification.checks.push_back(fmt::format("ignore list against {} unquantized Linear{}", modules.plain.size(),
+                                            modules.plain.size() == 1 ? "" : "s"));
   check_fused(modules, problems);
   verification.checks.emplace_back("fused layers under one scheme");
   return {};
