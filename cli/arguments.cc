@@ -48,7 +48,7 @@ std::string problem_of(const std::string& text, const Size& size) {
   const auto bytes = parse_size(text);
   if (!bytes.ok()) return std::string(bytes.status().message());
   if (*bytes >= size.min) return {};
-  return fmt::format("'{}' is less than {}, which the program itself needs", io::printable(text),
+  return fmt::format("'{}' is less than {}, the memory that the program itself needs", io::printable(text),
                      memory_size(size.min));
 }
 
@@ -154,7 +154,7 @@ std::string explanation(const Program& program, const CLI::App& app, const CLI::
                          did_you_mean(word.substr(0, word.find('=')), option_names(program, command)));
     if (command == nullptr)
       return fmt::format("unknown command '{}'{}", shown, did_you_mean(word, command_names(program)));
-    return fmt::format("'{}' is one argument too many", shown);
+    return fmt::format("unexpected argument '{}'", shown);
   }
   return sentence_of(error);
 }

@@ -134,7 +134,7 @@ int run(const Options& options, const Request& request) {
   if (request.verbose)
     for (const measure::ModelLoss& loss : comparison->quantized)
       for (const std::string& module : loss.unquantized)
-        tell(fmt::format("left as it was{}: {}",
+        tell(fmt::format("not quantized{}: {}",
                          comparison->quantized.size() > 1 ? " in " + io::printable(loss.label) : std::string(),
                          io::printable(module)));
   return kDone;

@@ -69,7 +69,7 @@ Status check_folder(const fs::path& folder) {
   if (!fs::exists(status)) return {};
   const std::string shown = io::printable(folder.string());
   if (!fs::is_directory(status))
-    return base::invalid_problem("{}: is no folder; give another one with --output", shown);
+    return base::invalid_problem("{}: is not a folder; choose another with --output", shown);
   const std::set<std::string_view> ours = {kModel, kStats, kPlain, kSmooth, kReport};
   fs::directory_iterator entries(folder, error);
   for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
@@ -80,8 +80,8 @@ Status check_folder(const fs::path& folder) {
       continue;
     if (is_output && is_demo_output(entries->path())) continue;
     if (is_report(entries->path())) continue;
-    return base::invalid_problem("{}: holds {}, which the demo did not write; give another folder with --output", shown,
-                                 io::printable(name));
+    return base::invalid_problem("{}: holds {}, which the demo did not write; choose another folder with --output",
+                                 shown, io::printable(name));
   }
   if (error) return base::invalid_problem("{}: {}", shown, error.message());
   return {};
@@ -254,7 +254,7 @@ int run(const Options& options, const Request& request) {
       fmt::format("\nfiles:\n"
                   "  {0}/{1}              the model, bf16\n"
                   "  {0}/{2}  statistics of its activations\n"
-                  "  {0}/{3}               quantized plainly\n"
+                  "  {0}/{3}               quantized without smoothing\n"
                   "  {0}/{4}        quantized with smoothing\n"
                   "\nreport, for a browser:\n"
                   "  {5}\n",
@@ -277,7 +277,7 @@ Command demo_command() {
       .name = "demo",
       .description =
           "Show what kvant does, on a generated model. Writes a small Llama-like checkpoint with outlier channels and "
-          "its activation statistics, quantizes it plainly and with smoothing, compares the two on weights and on "
+          "its activation statistics, quantizes it with and without smoothing, compares the two on weights and on "
           "outputs, "
           "writes a report of what each layer lost, and times the W8A8 linear against f32.",
       .examples = kExamples,

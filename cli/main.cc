@@ -46,7 +46,7 @@ Program kvant_program(Request& request) {
           "  kvant compare ./Llama ./Llama-w8a8             # what each layer lost\n"
           "  kvant eval ./Llama ./Llama-w8a8 --text t.txt   # what the model lost\n"
           "\n"
-          "'kvant COMMAND --help' says more, and so does 'man kvant'.",
+          "More: 'kvant COMMAND --help' and 'man kvant'.",
       .options = {{.name = "--quiet", .letter = "-q", .help = "Print only results and errors", .to = &request.quiet},
                   {.name = "--verbose",
                    .letter = "-v",
@@ -90,7 +90,7 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     code = fail(kvant::io::printable(error.what()));
   } catch (...) {
-    code = fail("an exception that is none of the standard library's");
+    code = fail("unknown exception");
   }
   return flush_results(code);
 }

@@ -30,7 +30,7 @@ Argument report_option(std::string& file, std::string help) {
           .to = &file,
           .is_path = true,
           .check = [](const std::string& text) {
-            return text.empty() ? std::string("the name of the report is empty") : std::string();
+            return text.empty() ? std::string("the report needs a file name") : std::string();
           }};
 }
 

@@ -53,7 +53,7 @@ bool parse_alpha(const std::string& text, double& alpha) {
 std::string alpha_problem(const std::string& text) {
   double alpha = 0;
   if (text == kFamilyAlpha || parse_alpha(text, alpha)) return {};
-  return fmt::format("'{}' is no number from 0 to 1", io::printable(text));
+  return fmt::format("'{}' is not a number from 0 to 1", io::printable(text));
 }
 
 io::DType scale_dtype_named(const std::string& text) {
@@ -89,16 +89,13 @@ std::string misuse(const Options& options) {
   const format::Scheme scheme = recipe_of(options).scheme;
   if (const Status s = format::check(scheme); !s.ok()) return std::string(s.message());
   if (options.stats.empty() && !options.alpha.empty())
-    return "--smooth needs the statistics of activations: give them with --stats FILE";
+    return "--smooth needs activation statistics; give them with --stats FILE";
   if (options.stats.empty() && scheme.spec().needs_statistics())
-    return fmt::format("--scheme {} needs the statistics of activations: give them with --stats FILE",
-                       scheme.spec().name);
-  if (options.alpha.empty() && !options.smooth_groups.empty())
-    return "--smooth-groups says what to smooth, but --smooth is missing";
+    return fmt::format("--scheme {} needs activation statistics; give them with --stats FILE", scheme.spec().name);
+  if (options.alpha.empty() && !options.smooth_groups.empty()) return "--smooth-groups needs --smooth";
   if (options.dry_run && !options.report.empty())
-    return "--report shows what was lost, but with --dry-run nothing is quantized";
-  if (options.resume && options.force)
-    return "--resume continues an output and --force replaces it: give one of the two";
+    return "--report cannot be combined with --dry-run, which quantizes nothing";
+  if (options.resume && options.force) return "--resume continues an output and --force replaces it; use one of them";
   return {};
 }
 
@@ -212,7 +209,7 @@ void print_summary(const quantize::CheckpointPlan& plan, const quantize::Quantiz
   text += fmt::format("size      {}\n", ratio(plan.bytes_before, plan.bytes_after));
   if (!plan.smoothed.empty()) text += fmt::format("smoothed  {}\n", smoothing_line(plan));
   text += fmt::format("shards    {} written", outcome.shards_written);
-  if (outcome.shards_kept > 0) text += fmt::format(", {} kept from the run before", outcome.shards_kept);
+  if (outcome.shards_kept > 0) text += fmt::format(", {} kept from the previous run", outcome.shards_kept);
   text += fmt::format("\ntime      {}, {} read at {}\n", duration(outcome.seconds), file_size(outcome.bytes_read),
                       rate(static_cast<double>(outcome.bytes_read) / seconds));
   if (outcome.non_finite > 0)

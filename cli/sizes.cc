@@ -55,7 +55,7 @@ Result<std::uint64_t> parse_size(std::string_view text) {
   const auto [rest, error] = begins_well ? std::from_chars(text.data(), end, number, std::chars_format::fixed)
                                          : std::from_chars_result{text.data(), std::errc::invalid_argument};
   if (error == std::errc::invalid_argument)
-    return base::invalid_problem("'{}' is no size: {}", io::printable(text), kForm);
+    return base::invalid_problem("'{}' is not a size: {}", io::printable(text), kForm);
   std::string_view unit(rest, static_cast<std::size_t>(end - rest));
   if (unit.starts_with(' ')) unit.remove_prefix(1);
   const std::optional<double> scale = unit_bytes(unit);

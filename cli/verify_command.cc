@@ -48,7 +48,7 @@ int run(const Options& options, const Request& request) {
     print(fmt::format("{}  {}\n", terminal.red("problem"), problem));
   const std::string shown = io::printable(options.path);
   if (code == kDone)
-    print(fmt::format("{}: {}, {}\n", shown, terminal.green("all holds"),
+    print(fmt::format("{}: {}, {}\n", shown, terminal.green("no problems"),
                       verification->quantized ? "quantized" : "not quantized"));
   else
     print(fmt::format("{}: {}\n", shown, counted(verification->problems.size(), "problem")));

@@ -119,10 +119,9 @@ std::string channels_figure(const measure::ChannelScales& channels, std::uint64_
   svg += band(kUpper, common.scales, channels.least, channels.largest, "c-a");
   svg += axes(kLower, x, common.sqnr_db);
   svg += line(kLower, common.sqnr_db, channels.sqnr_db, "c-b");
-  return figure(
-      "Output channels: scale, and SQNR in dB", svg + "</svg>",
-      "<b class=c-a>Above</b> the scale (a step of the codes), <b class=c-b>below</b> what the channel kept." +
-          exact_or_broken(channels.sqnr_db) + of_span(channels.span));
+  return figure("Output channels: scale, and SQNR in dB", svg + "</svg>",
+                "<b class=c-a>Above</b>: the scale, which is one step of the codes. <b class=c-b>Below</b>: SQNR." +
+                    exact_or_broken(channels.sqnr_db) + of_span(channels.span));
 }
 
 std::string strip_figure(const measure::ErrorStrip& strip, std::uint64_t rows, std::uint64_t columns) {

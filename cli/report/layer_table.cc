@@ -148,7 +148,8 @@ std::string layer_table(const ReportContent& content) {
   const Metrics metrics = metrics_of(content);
   std::string html =
       "<section id=layers tabindex=-1><h2>Layers</h2>"
-      "<p class=lead>Worst first. A heading sorts by its column. A bar is the number beside the largest of its column; "
+      "<p class=lead>Worst first. A heading sorts by its column. A bar shows the number relative to the largest of its "
+      "column; "
       "for the cosine, how far it is from 1.</p><div class=tools><label>Search <input id=search type=search "
       "placeholder=\"name or note\" autocomplete=off spellcheck=false></label>";
   if (content.several) {

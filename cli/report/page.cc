@@ -63,7 +63,7 @@ std::string depth_section(const ReportContent& content) {
     return html;
   }
   html +=
-      "<p class=lead>SQNR says how loud the numbers are beside the error that quantization put on them, in decibels: "
+      "<p class=lead>SQNR is the ratio of the numbers to the error that quantization added, in decibels: "
       "20 dB more is a tenth of the error. <b>Higher is better.</b> A point is a layer, a line the mean of its "
       "kind.</p>"
       "<div id=kinds role=group aria-label=\"Kinds of layers\">";

@@ -41,18 +41,19 @@ Status check_report_path(const fs::path& path, const fs::path& output) {
   std::error_code error;
   const std::string shown = io::printable_path(path);
   if (!output.empty() && is_same_place(path, output))
-    return invalid_problem("{}: is the output; give another name with --report", shown);
+    return invalid_problem("{}: is the output; choose another name with --report", shown);
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   const bool is_to_come = !output.empty() && is_same_place(folder, output);
   if (!fs::is_directory(folder, error) && !is_to_come)
-    return invalid_problem("{}: the folder {} does not exist; make it, or give another name with --report", shown,
+    return invalid_problem("{}: the folder {} does not exist; create it, or choose another name with --report", shown,
                            io::printable_path(folder));
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) return {};
-  if (fs::is_directory(status)) return invalid_problem("{}: is a folder; --report takes the name of a file", shown);
-  if (!fs::is_regular_file(status)) return invalid_problem("{}: is no ordinary file; the report needs one", shown);
+  if (fs::is_directory(status)) return invalid_problem("{}: is a folder; --report needs a file name", shown);
+  if (!fs::is_regular_file(status))
+    return invalid_problem("{}: is not a regular file; choose another name with --report", shown);
   if (fs::file_size(path, error) > 0 && !is_report(path))
-    return invalid_problem("{}: exists and is no report of kvant; give another name with --report", shown);
+    return invalid_problem("{}: exists and is not a kvant report; choose another name with --report", shown);
   return {};
 }
 

@@ -26,7 +26,7 @@ std::string about_smoothing(const ReportContent& content) {
       "<p class=calm>Smoothing moves the outliers of the activations into the weights: these lose some precision so "
       "that the activations lose less. ";
   if (!content.outputs.empty())
-    text += "Outputs show whether it paid.";
+    text += "The outputs show whether it helped.";
   else if (content.any_loss([](const LayerLoss& loss) { return loss.input_ratio.has_value(); }))
     text += "The column <i>Input range</i> shows what the activations gained: the nearer to 1, the better.";
   else

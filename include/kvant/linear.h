@@ -23,7 +23,7 @@
 // - An activation zero point given as a number must lie within ±2^23; an entry of a tensor beyond that counts as ±2^23.
 //   A weight zero point must lie in the range of the weight's type; an entry of a tensor is clamped into it.
 //
-// Shapes, with M rows in all:
+// Shapes, with M rows in total:
 //   activation [..., K] of rank 1 to 8; output the same with N in place of K. M may differ from run to run, up to the
 //     descriptor's max_rows
 //   act_scale, act_zero_point: a number, or M of them (flat, or in the leading shape of the activation, with or without

@@ -15,7 +15,7 @@
 // k had been larger from the start. So the histogram, and with it the result, depends only on the values, not on
 // batches, order or threads.
 //
-// - A histogram takes 8 * (bins + 1) bytes: 32 KiB for each channel by default. More than 16 GiB in all is refused.
+// - A histogram takes 8 * (bins + 1) bytes: 32 KiB for each channel by default. More than 16 GiB in total is refused.
 // - The resolution of a percentile is the width of a bin, 2^(k + 1) / bins. It is the bin's outer edge, limited to the
 //   observed range; 100 is min_max.
 // - mse assumes that the values of a bin are spread evenly over it, and that zeros are zeros. Between ranges of equal

@@ -1,4 +1,4 @@
-"""The compiled part. Its functions are called through the modules beside it, which say what they do."""
+"""The compiled part. Its functions are called through the modules next to it, which describe them."""
 
 from typing import Any, ClassVar, Dict, Optional, Sequence, Tuple, Union, final
 

@@ -158,7 +158,7 @@ DlpackType type_of(const dlpack::DataType& type, const char* argument) {
   const bool whole = type.bits == 16 || type.bits == 32 || type.bits == 64;
   if (type.lanes == 1 && type.code == dlpack::kBool && type.bits == 8) return {py::dtype("bool"), std::nullopt};
   if (type.lanes != 1 || letter == '?' || !whole)
-    refuse(base::text("{} has elements of DLPack type code {} with {} bits and {} lanes, which kvant has no use for",
+    refuse(base::text("{} has elements of DLPack type code {} with {} bits and {} lanes, which kvant does not support",
                       argument, type.code, type.bits, type.lanes));
   return {py::dtype(base::text("{}{}", letter, type.bits / 8)), std::nullopt};
 }
@@ -205,7 +205,7 @@ Array from_dlpack(py::handle object, const char* argument) {
     const auto* const versioned =
         static_cast<dlpack::VersionedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
     if (versioned->major != dlpack::kMajorVersion)
-      refuse(base::text("{} comes as DLPack version {}.{}; kvant reads version {}", argument, versioned->major,
+      refuse(base::text("{} uses DLPack version {}.{}; kvant reads version {}", argument, versioned->major,
                         versioned->minor, dlpack::kMajorVersion));
     read_only = (versioned->flags & dlpack::kReadOnly) != 0;
     tensor = &versioned->tensor;

@@ -61,7 +61,7 @@ void register_info(py::module_& module) {
   module.def(
       "info", &info,
       "What this build has and this machine runs, as a dict: version, isa (the instruction set that plans get),\n"
-      "isas (those that can be asked for), threads, backends, compiler, dtypes and system libraries.\n\n"
+      "isas (those that can be requested), threads, backends, compiler, dtypes and system libraries.\n\n"
       ">>> info()[\"float_dtypes\"]\n"
       "['float32', 'float64', 'float16', 'bfloat16']\n");
 }

@@ -46,7 +46,7 @@ PYBIND11_MODULE(_kvant, module) {
   using namespace kvant::python;
   check_numpy();
   numpy_dtype(kvant::ElementKind::f32);  // fills the cache of dtypes here, where no other thread waits for it
-  module.doc() = "The compiled part of kvant; the modules beside it say what its functions do.";
+  module.doc() = "The compiled part of kvant; the modules next to it describe its functions.";
   register_refusals();
   register_threads(module);
   register_packed_int4(module);

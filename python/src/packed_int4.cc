@@ -90,7 +90,7 @@ std::string representation(const PackedInt4& self) {
 
 py::object as_array(const PackedInt4& self, py::handle dtype, py::handle copy) {
   if (copy.ptr() == Py_False)
-    refuse("PackedInt4 holds two elements in a byte: an array of them is always a copy, and copy=False was asked for");
+    refuse("PackedInt4 holds two elements in a byte: an array of them is always a copy, but copy=False was given");
   py::array array = self.unpacked();
   if (dtype.is_none()) return array;
   return array.attr("astype")(dtype, py::arg("copy") = false);
@@ -141,9 +141,9 @@ PackedInt4 PackedInt4::empty(const Shape& shape, bool is_signed) {
 PackedInt4 PackedInt4::from_array(py::handle object, bool is_signed) {
   const Array given = array_of(object, "a");
   const char letter = given.elements.dtype().kind();
-  if (given.kind && is_packed(*given.kind)) refuse("PackedInt4.from_array: a is packed already");
+  if (given.kind && is_packed(*given.kind)) refuse("PackedInt4.from_array: a is already packed");
   if ((letter != 'i' && letter != 'u') || given.only_bfloat16)
-    refuse(base::text("PackedInt4.from_array: a has dtype {}; it must be one of integers",
+    refuse(base::text("PackedInt4.from_array: a has dtype {}; it must be an integer type",
                       py::str(given.elements.dtype()).cast<std::string>()));
   const py::array dense = in_c_order(given);
   PackedInt4 made = empty(given.shape, is_signed);

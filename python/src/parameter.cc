@@ -55,7 +55,7 @@ std::string dtype_of(const Array& array) { return py::str(array.elements.dtype()
 
 void check_float(const Array& array, const char* argument) {
   if (!array.kind || !is_float(*array.kind))
-    refuse(base::text("{} has dtype {}; it must be of floating-point numbers", argument, dtype_of(array)));
+    refuse(base::text("{} has dtype {}; it must hold floating-point numbers", argument, dtype_of(array)));
 }
 
 // Whether the memory is a dense array that a plan can read as `kind`.

@@ -162,7 +162,7 @@ void register_plan_class(py::module_& module, const PlanClass& row) {
   py::class_<Object> type(module, name.c_str(), py::is_final(), py::module_local(), row.documentation);
   type.def(
           "workspace_size", [](const Object& self) { return self.plan.workspace_size(); },
-          "Bytes of scratch memory that run() wants.")
+          "Bytes of scratch memory that run() needs.")
       .def(
           "sku", [](const Object& self) { return self.plan.sku(); }, "Which kernel runs.")
       .def(

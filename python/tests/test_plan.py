@@ -1,6 +1,5 @@
 """kvant.plan: select, can_implement, workspace_size, sku, precision_guarantee and run of every plan."""
 
-import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -268,25 +267,16 @@ def test_streams(key):
 
 
 @each_case
-def test_one_plan_in_four_threads(key):
+def test_one_plan_in_four_threads(key, in_threads):
     c = CASES[key]
     p = select(c)
-    failures = []
 
-    def work():
-        try:
-            for _ in range(50):
-                for name, got in run(p, c).items():
-                    ref.same_bits(got, c.want[name])
-        except BaseException as e:  # noqa: BLE001: it is reported below
-            failures.append(e)
+    def work(_):
+        for _ in range(50):
+            for name, got in run(p, c).items():
+                ref.same_bits(got, c.want[name])
 
-    workers = [threading.Thread(target=work) for _ in range(4)]
-    for w in workers:
-        w.start()
-    for w in workers:
-        w.join()
-    assert not failures, failures[0]
+    in_threads(4, work)
 
 
 @each_case

@@ -50,24 +50,15 @@ def test_the_same_bits_for_any_number_of_threads(work):
 
 
 @pytest.mark.parametrize("work", WORK)
-def test_calls_from_many_python_threads(work):
+def test_calls_from_many_python_threads(work, in_threads):
     kvant.set_num_threads(2)
-    want, failures = as_bytes(WORK[work]()), []
+    want = as_bytes(WORK[work]())
 
-    def repeat():
-        try:
-            for _ in range(3):
-                if as_bytes(WORK[work]()) != want:
-                    failures.append("other bits")
-        except BaseException as e:  # noqa: BLE001: it is reported below
-            failures.append(e)
+    def repeat(_):
+        for _ in range(3):
+            assert as_bytes(WORK[work]()) == want, "other bits"
 
-    workers = [threading.Thread(target=repeat) for _ in range(8)]
-    for w in workers:
-        w.start()
-    for w in workers:
-        w.join()
-    assert not failures
+    in_threads(8, repeat)
 
 
 def test_threads_while_their_number_changes():
@@ -119,7 +110,7 @@ def test_the_lock_is_free_during_a_call():
     assert max(grown) > 1000
 
 
-def test_results_are_right_while_the_lock_is_free():
+def test_results_are_right_while_the_lock_is_free(in_threads):
     """Inputs that only the call keeps alive are alive until it ends."""
     done = []
 
@@ -130,9 +121,5 @@ def test_results_are_right_while_the_lock_is_free():
             ref.same_bits(q, ref.quantize(x, "float32", 0.05, 3))
         done.append(seed)
 
-    workers = [threading.Thread(target=work, args=(s,)) for s in range(4)]
-    for w in workers:
-        w.start()
-    for w in workers:
-        w.join()
+    in_threads(4, work)
     assert sorted(done) == [0, 1, 2, 3]

@@ -10,7 +10,6 @@ import re
 import struct
 import subprocess
 import sys
-import threading
 import typing
 import warnings
 from pathlib import Path
@@ -453,26 +452,20 @@ def test_fake_quantize_refuses_with_a_sentence():
         fake_quantize(torch.ones(3, dtype=torch.int32), 0.5)
 
 
-def test_gradients_from_many_threads():
+def test_gradients_from_many_threads(in_threads):
     x = torch.randn(64, 256, generator=torch.Generator().manual_seed(0))
     expected = fake_quantize(x, 0.01)
-    failures = []
 
-    def work():
+    def work(_):
         for _ in range(50):
             leaf = x.clone().requires_grad_()
             y = fake_quantize(leaf, 0.01)
             y.backward(x)
             mask = torch.round(x / 0.01)
-            if not torch.equal(y, expected) or not torch.equal(leaf.grad, x * ((mask >= -128) & (mask <= 127))):
-                failures.append(1)
+            assert torch.equal(y, expected)
+            assert torch.equal(leaf.grad, x * ((mask >= -128) & (mask <= 127)))
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    in_threads(4, work)
 
 
 # ---- FakeQuantize ---------------------------------------------------------------------------------------------------
@@ -792,23 +785,17 @@ def test_quantized_linear_refuses_with_a_sentence():
         QuantizedLinear.from_linear(bad)
 
 
-def test_quantized_linear_from_many_threads():
+def test_quantized_linear_from_many_threads(in_threads):
     torch.manual_seed(0)
     layer = QuantizedLinear.from_linear(nn.Linear(128, 64))
     x = torch.randn(16, 128)
     expected = exact_linear(layer, x)
-    failures = []
 
-    def work():
+    def work(_):
         with torch.no_grad():
-            failures.extend(1 for _ in range(50) if not same_bits(layer(x), expected))
+            assert all(same_bits(layer(x), expected) for _ in range(50))
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    in_threads(4, work)
 
 
 def test_quantize_model_swaps_linears_by_name():

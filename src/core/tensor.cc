@@ -37,7 +37,7 @@ Result<Shape> parameter_shape(const Shape& shape, const Granularity& granularity
       return base::invalid_problem("per_{}: size {} of dimension {} in shape {} is negative", kind, shape[i], i,
                                    shape.to_string());
   if (!shape.element_count())
-    return base::invalid_problem("per_{}: shape {} has more elements than 63 bits count", kind, shape.to_string());
+    return base::invalid_problem("per_{}: shape {} has more elements than 63 bits can count", kind, shape.to_string());
   if (granularity.kind() == GranularityKind::tensor) return Shape();
 
   if (granularity.kind() == GranularityKind::token && shape.rank() == 0)

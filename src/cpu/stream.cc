@@ -116,7 +116,7 @@ Stream Stream::cpu(int threads) {
       impl->arena->initialize();
     }
   } catch (const std::exception& e) {
-    impl->status = base::refuse(StatusCode::Internal, "stream: no arena of {} threads: {}", threads, e.what());
+    impl->status = base::refuse(StatusCode::Internal, "stream: cannot start {} threads: {}", threads, e.what());
   }
   return Stream(impl);
 }
@@ -152,7 +152,8 @@ const Status& Stream::status() const { return impl_->status; }
 Status Stream::parallel_for(std::int64_t parts, const Task& task) const {
   if (!impl_->status.ok()) return impl_->status;
   if (impl_->backend != BackendKind::cpu)
-    return base::unsupported("stream: parallel_for runs on streams of cpu, this is one of {}", name(impl_->backend));
+    return base::unsupported("stream: parallel_for runs on cpu streams only, this stream is on {}",
+                             name(impl_->backend));
   try {
     if (parts <= 1 || impl_->threads == 1) {
       for (std::int64_t part = 0; part < parts; ++part) task(part);
@@ -180,7 +181,7 @@ Status Stream::parallel_for(std::int64_t parts, const Task& task) const {
   } catch (const std::exception& e) {
     return base::refuse(StatusCode::Internal, "stream: parallel_for threw: {}", e.what());
   } catch (...) {
-    return base::refuse(StatusCode::Internal, "stream: parallel_for threw something that is no std::exception");
+    return base::refuse(StatusCode::Internal, "stream: parallel_for threw something that is not a std::exception");
   }
 }
 

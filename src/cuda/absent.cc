@@ -7,7 +7,8 @@ namespace kvant::cuda {
 bool is_built() { return false; }
 
 Result<detail::DeviceStream> open_stream(CUstream_st*) {
-  return base::unsupported("cuda: this build of kvant has no CUDA; build it with -DKVANT_CUDA=ON where nvcc is");
+  return base::unsupported(
+      "cuda: this build of kvant has no CUDA; build it with -DKVANT_CUDA=ON on a machine with nvcc");
 }
 
 Status launch_status(std::string_view, int) { return {}; }

@@ -52,7 +52,7 @@ int current_device() {
 Status launch_status(std::string_view who, int error) {
   if (error == cudaSuccess) return {};
   const auto code = static_cast<cudaError_t>(error);
-  return base::refuse(StatusCode::Internal, "{}: CUDA did not take the launch: {} ({})", who, cudaGetErrorString(code),
+  return base::refuse(StatusCode::Internal, "{}: CUDA refused the launch: {} ({})", who, cudaGetErrorString(code),
                       cudaGetErrorName(code));
 }
 

@@ -21,7 +21,7 @@ Result<ActivationStats> ActivationStats::open(const std::filesystem::path& path)
   for (const io::TensorInfo& tensor : file->tensors())
     if (tensor.dtype != io::DType::f32 || tensor.shape.size() != 1)
       return invalid_problem(
-          "{}: tensor '{}' is {} of {} dimensions; statistics are F32 of one, a value for each input "
+          "{}: tensor '{}' is {} with {} dimensions; statistics are F32 with one, a value for each input "
           "channel",
           io::printable(path.string()), io::printable(tensor.name), io::name(tensor.dtype), tensor.shape.size());
   return ActivationStats(std::move(file).value());
@@ -60,7 +60,7 @@ Result<std::vector<float>> ActivationStats::absmax(std::string_view module, std:
   if (!values.ok()) return values;
   for (std::size_t i = 0; i < values->size(); ++i)
     if ((*values)[i] < 0)
-      return invalid_problem("{}: '{}' is {} at channel {}; a largest magnitude cannot be negative",
+      return invalid_problem("{}: '{}' is {} at channel {}; a max magnitude cannot be negative",
                              io::printable(file_.file().path().string()), io::printable(named(module, "absmax")),
                              (*values)[i], i);
   return values;

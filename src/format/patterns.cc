@@ -33,12 +33,13 @@ Result<Patterns> Patterns::parse(std::span<const std::string> patterns) {
     if (text.starts_with("re:")) {
       // libstdc++ compiles by recursion: 20,000 brackets, which only an attacker writes, would end the program.
       if (text.size() > kMaxPatternBytes)
-        return base::invalid_problem("pattern '{}' has {} bytes, the most are {}", io::printable(text), text.size(),
+        return base::invalid_problem("pattern '{}' has {} bytes, the max is {}", io::printable(text), text.size(),
                                      kMaxPatternBytes);
       try {
         pattern.expression.emplace(text.substr(3), kFlags);
       } catch (const std::regex_error& e) {
-        return base::invalid_problem("pattern '{}' is no regular expression: {}", io::printable(text), e.what());
+        return base::invalid_problem("pattern '{}' is not a valid regular expression: {}", io::printable(text),
+                                     e.what());
       }
     }
     parsed.patterns_.push_back(text);

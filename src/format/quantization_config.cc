@@ -101,7 +101,7 @@ class ConfigReader {
   void nothing(const io::Json& object, std::string_view where, std::string_view key) {
     const io::Json& value = at(object, key);
     if (value.is_null() || (value.is_object() && value.empty())) return;
-    problem("{}: {} is {}, a form that kvant does not know; it must be null", where, key, shown(value));
+    problem("{}: {} is {}, which kvant does not support; it must be null", where, key, shown(value));
   }
 
  private:
@@ -233,13 +233,13 @@ class SchemeFinder {
     const auto bits_of = [](const SchemeSpec& row) { return bits_per_element(row.weights.code); };
     rows_ = filtered(all_rows(), [&](const SchemeSpec& row) { return bits_of(row) == weights->bits; });
     if (rows_.empty()) {
-      reader_.problem("{}: num_bits is {}, kvant knows {}", weights_, weights->bits,
+      reader_.problem("{}: num_bits is {}, kvant supports {}", weights_, weights->bits,
                       base::joined(each_of(all_rows(), bits_of), " and "));
       return false;
     }
     const Rows of_format = filtered(rows_, [&](const SchemeSpec& row) { return row.format == format_; });
     if (of_format.empty())
-      reader_.problem("{}: num_bits {} is for format \"{}\", which is \"{}\"", weights_, weights->bits,
+      reader_.problem("{}: num_bits {} needs format \"{}\", but it is \"{}\"", weights_, weights->bits,
                       base::joined(each_of(rows_, [](const SchemeSpec& row) { return row.format; }), "\" or \""),
                       format_);
     else
@@ -247,7 +247,7 @@ class SchemeFinder {
     const auto strategies = each_of(rows_, [](const SchemeSpec& row) { return name(row.weights.strategy); });
     rows_ = filtered(rows_, [&](const SchemeSpec& row) { return row.weights.strategy == weights->strategy; });
     if (rows_.empty()) {
-      reader_.problem("{}: strategy is \"{}\", kvant knows \"{}\" for {} bits", weights_, name(weights->strategy),
+      reader_.problem("{}: strategy is \"{}\", kvant supports \"{}\" for {} bits", weights_, name(weights->strategy),
                       base::joined(strategies, "\" or \""), weights->bits);
       return false;
     }
@@ -256,7 +256,8 @@ class SchemeFinder {
     if (weights->symmetric) return true;
     const Rows asymmetric = filtered(rows_, [](const SchemeSpec& row) { return row.weights.takes_asymmetric; });
     if (asymmetric.empty()) {
-      reader_.problem("{}: symmetric is false, and vLLM takes symmetric {}-bit weights only", weights_, weights->bits);
+      reader_.problem("{}: symmetric is false, but vLLM accepts only symmetric {}-bit weights", weights_,
+                      weights->bits);
     } else {
       rows_ = asymmetric;
       scheme_.asymmetric = true;
@@ -289,7 +290,7 @@ class SchemeFinder {
       return row.activations->strategy == inputs->strategy && row.activations->dynamic == inputs->dynamic;
     });
     if (rows_.empty()) {
-      reader_.problem("{}: strategy \"{}\" with dynamic {}; kvant knows {}", inputs_, name(inputs->strategy),
+      reader_.problem("{}: strategy \"{}\" with dynamic {}; kvant supports {}", inputs_, name(inputs->strategy),
                       inputs->dynamic, base::joined(known, " and "));
       return false;
     }
@@ -376,7 +377,7 @@ std::optional<QuantizationConfig> parse_quantization_config(const QuantizationCo
   const io::Json& groups = reader.at(value, "config_groups");
   if (!reader.object(groups, text.where + ".config_groups") || !format) return std::nullopt;
   if (groups.size() != 1) {
-    reader.problem("{}.config_groups: has {} groups, kvant knows one", text.where, groups.size());
+    reader.problem("{}.config_groups: has {} groups, kvant supports one", text.where, groups.size());
     return std::nullopt;
   }
   const io::Json& group = groups.begin().value();

@@ -139,13 +139,14 @@ class LayerFinder {
     }
     const LinearShape linear{static_cast<std::uint64_t>(sizes[0]), static_cast<std::uint64_t>(sizes[1])};
     if (sizes[0] < 0 || sizes[1] < 0 || codes->info->shape != shape_of(TensorKind::packed_codes, scheme_, linear)) {
-      problem(shape->place.shard, "tensor '{}' says [{}, {}], which does not fit weight_packed {} of {} codes a word",
+      problem(shape->place.shard,
+              "tensor '{}' says [{}, {}], which does not fit weight_packed {} with {} codes per word",
               printable(shape->info->name), sizes[0], sizes[1], sizes_of(codes->info->shape), kPerWord);
       return std::nullopt;
     }
     const std::uint64_t group = columns_of_a_scale(scheme_, linear.columns);
     if (group == 0 || linear.columns % group == 0) return linear;
-    problem(shape->place.shard, "tensor '{}' says in_features {}, no multiple of the group size {}",
+    problem(shape->place.shard, "tensor '{}' says in_features {}, which is not a multiple of the group size {}",
             printable(shape->info->name), linear.columns, group);
     return std::nullopt;
   }
@@ -249,7 +250,7 @@ Status read_rows(const io::Checkpoint& checkpoint, const QuantizedLayer& layer, 
                  std::uint64_t column, std::uint64_t columns, LayerRows& rows) {
   if (row > layer.rows || count > layer.rows - row || column % kPerWord != 0 || column > layer.columns ||
       columns > layer.columns - column)
-    return invalid_problem("layer '{}' of {} rows and {} columns: rows {} + {} and columns {} + {} are not in it",
+    return invalid_problem("layer '{}' of {} rows and {} columns: rows {} + {} and columns {} + {} are outside it",
                            printable(layer.module), layer.rows, layer.columns, row, count, column, columns);
   rows.first_group = 0;
   rows.groups = 0;

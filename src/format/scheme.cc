@@ -114,7 +114,7 @@ Status check(const Scheme& scheme) {
     std::vector<std::string_view> others;
     for (const SchemeSpec& other : kSchemes)
       if (other.takes_asymmetric()) others.push_back(other.name);
-    return unsupported("{} has no asymmetric form that loaders take; {} have one", spec.name,
+    return unsupported("{} has no asymmetric form that loaders accept; {} have one", spec.name,
                        base::joined(others, " and "));
   }
   if (!scheme.scale_dtype) return {};

@@ -153,7 +153,7 @@ Result<AtomicFile> AtomicFile::create(const fs::path& final_path, bool replace_p
   if (Status status = check_path(final_path); !status.ok()) return status;
   const fs::path name = final_path.filename();
   if (name.empty() || name == "." || name == "..")
-    return invalid_problem("\"{}\": the path must end in the name of a file", printable_path(final_path));
+    return invalid_problem("\"{}\": the path must end in a file name", printable_path(final_path));
   // Also because a folder that cannot be opened could not be flushed, which is better known before the work.
   const fs::path folder = folder_of(final_path);
   if (const Descriptor opened(open_folder(folder)); opened.get() < 0)
@@ -170,7 +170,7 @@ Result<AtomicFile> AtomicFile::create(const fs::path& final_path, bool replace_p
   if (file.descriptor_ < 0) {
     const int error = errno;
     if (error == EEXIST)
-      return invalid_problem("{}: exists already, a run is writing it or was killed", printable_path(partial));
+      return invalid_problem("{}: already exists; a run is writing it, or was killed", printable_path(partial));
     return invalid_problem("{}: {}", printable_path(partial), error_text(error));
   }
   // Only now, as the destructor removes what has this name.
@@ -240,7 +240,7 @@ Status AtomicFile::commit(bool overwrite) {
                                    error_text(folder_error)));
   if (flush_error != 0)
     return discard(
-        invalid_problem("{}: flushing it to the disk: {}", printable_path(partial_path_), error_text(flush_error)));
+        invalid_problem("{}: flushing it to disk: {}", printable_path(partial_path_), error_text(flush_error)));
   if (close_error != 0)
     return discard(invalid_problem("{}: closing it: {}", printable_path(partial_path_), error_text(close_error)));
   // Another run that was told to replace the partial file has its own half-written one under this name.
@@ -253,7 +253,7 @@ Status AtomicFile::commit(bool overwrite) {
   else
     error = rename_to_free_name(partial_path_, final_path_);
   if (error == EEXIST && !overwrite)
-    return discard(invalid_problem("{}: exists already and is not overwritten", printable_path(final_path_)));
+    return discard(invalid_problem("{}: already exists and is not overwritten", printable_path(final_path_)));
   if (error != 0)
     return discard(invalid_problem("{}: renaming {} to it: {}", printable_path(final_path_),
                                    printable_path(partial_path_), error_text(error)));

@@ -36,8 +36,7 @@ Result<std::string> read_text(const fs::path& path, std::uint64_t most) {
   auto file = InputFile::open(path);
   if (!file.ok()) return file.status();
   if (file->size() > most)
-    return invalid_problem("{}: has {} bytes, more than the {} that are read", printable_path(path), file->size(),
-                           most);
+    return invalid_problem("{}: has {} bytes, the max is {}", printable_path(path), file->size(), most);
   std::string text(static_cast<std::size_t>(file->size()), '\0');
   if (Status s = file->read(0, std::as_writable_bytes(std::span(text))); !s.ok()) return s;
   return text;
@@ -51,7 +50,7 @@ Result<Checkpoint> Checkpoint::open(const fs::path& path) {
   const fs::file_status status = fs::status(path, error);
   if (error && status.type() != fs::file_type::not_found)
     return invalid_problem("{}: {}", printable_path(path), error.message());
-  if (!fs::exists(status)) return invalid_problem("{}: there is no such file or folder", printable_path(path));
+  if (!fs::exists(status)) return invalid_problem("{}: no such file or folder", printable_path(path));
   checkpoint.is_folder_ = fs::is_directory(status);
   if (!checkpoint.is_folder_ && is_gguf(path))
     return base::unsupported("{}: is a GGUF file, a checkpoint is safetensors; 'kvant convert' makes one of it",
@@ -68,7 +67,7 @@ Status Checkpoint::open_folder() {
     if (!text.ok()) return text.status();
     auto parsed = parse_json(*text, path.string());
     if (!parsed.ok()) return parsed.status();
-    if (!parsed->is_object()) return invalid_problem("{}: is no JSON object", printable_path(path));
+    if (!parsed->is_object()) return invalid_problem("{}: is not a JSON object", printable_path(path));
     to = std::make_shared<const Json>(std::move(parsed).value());
     return {};
   };

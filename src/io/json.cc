@@ -40,7 +40,7 @@ class Builder : public nlohmann::json_sax<Json> {
     for (const std::string_view end_of_front : {"] ", ": "})
       if (const std::size_t at = text.find(end_of_front); at != std::string_view::npos)
         text.remove_prefix(at + end_of_front.size());
-    return fail(fmt::format("is no JSON at byte {}: {}", position, printable(text)));
+    return fail(fmt::format("is not JSON at byte {}: {}", position, printable(text)));
   }
 
  private:
@@ -113,7 +113,7 @@ class Builder : public nlohmann::json_sax<Json> {
 Result<Json> parse_json(std::string_view text, std::string_view file_name) {
   // The parser would take it for the end.
   if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos)
-    return base::invalid_problem("{}: is no JSON at byte {}: a zero byte", printable(file_name), zero);
+    return base::invalid_problem("{}: is not JSON at byte {}: a zero byte", printable(file_name), zero);
   Builder builder;
   if (Json::sax_parse(text, &builder)) return builder.take();
   return base::invalid_problem("{}: {}", printable(file_name), builder.problem());

@@ -292,9 +292,9 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
       case Place::tensor: return refuse_tensor("is {}, must be an object", found);
       case Place::dtype: return refuse_tensor("dtype is {}, must be a string", found);
       case Place::shape: return refuse_tensor("shape is {}, must be an array of integers", found);
-      case Place::sizes: return refuse_tensor("shape has {}, must have integers of 0 to {}", found, kMax);
+      case Place::sizes: return refuse_tensor("shape has {}, must have integers from 0 to {}", found, kMax);
       case Place::offsets: return refuse_tensor("data_offsets is {}, must be an array of 2 integers", found);
-      case Place::begin_end: return refuse_tensor("data_offsets has {}, must have integers of 0 to {}", found, kMax);
+      case Place::begin_end: return refuse_tensor("data_offsets has {}, must have integers from 0 to {}", found, kMax);
       case Place::metadata: return refuse("\"{}\" is {}, must be an object of strings", kMetadata, found);
       case Place::metadata_value:
         return refuse("\"{}\": \"{}\" is {}, must be a string", kMetadata, shown(metadata_value_->first), found);
@@ -465,14 +465,14 @@ std::uint64_t little_endian(std::span<const std::byte, kLengthBytes> bytes) {
 
 Result<std::uint64_t> header_length(const InputFile& input, std::string_view file) {
   if (input.size() < kLengthBytes)
-    return invalid_problem("{}: has {} bytes, the length of a header alone has {}", file, input.size(), kLengthBytes);
+    return invalid_problem("{}: has {} bytes, the header's length alone takes {}", file, input.size(), kLengthBytes);
   std::array<std::byte, kLengthBytes> bytes{};
   if (Status status = input.read(0, bytes); !status.ok()) return status;
   const std::uint64_t length = little_endian(bytes);
   if (length > kMaxHeaderBytes)
     return invalid_problem("{}: header has {} bytes, must be at most {}", file, length, kMaxHeaderBytes);
   if (length > input.size() - kLengthBytes)
-    return invalid_problem("{}: header has {} bytes, the file has {} behind its length", file, length,
+    return invalid_problem("{}: header has {} bytes, the file has {} after its length", file, length,
                            input.size() - kLengthBytes);
   return length;
 }
@@ -495,13 +495,13 @@ Status place_tensor(TensorInfo& tensor, std::uint64_t& position) {
   const auto refuse = [&](const std::string& problem) {
     return invalid_problem("{}: tensor \"{}\": {}", kLayOut, shown(tensor.name), problem);
   };
-  if (tensor.name == kMetadata) return refuse("is the name of the metadata");
+  if (tensor.name == kMetadata) return refuse("is reserved for the metadata");
   if (tensor.shape.size() > kMaxDimensions)
     return refuse(fmt::format("shape has {} dimensions, must have at most {}", tensor.shape.size(), kMaxDimensions));
   if (const std::string problem = size_problem(tensor.dtype, tensor.shape); !problem.empty()) return refuse(problem);
   const std::uint64_t bytes = *tensor_bytes(tensor.dtype, tensor.shape);
   if (bytes > kMax - position)
-    return refuse(fmt::format("{} bytes behind {} overflow, all must have at most {}", bytes, position, kMax));
+    return refuse(fmt::format("{} bytes after {} overflow, all tensors must have at most {}", bytes, position, kMax));
   tensor.begin = position;
   tensor.end = position += bytes;
   return {};

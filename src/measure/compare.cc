@@ -207,7 +207,7 @@ Result<Comparison> compare(const CompareOptions& options, base::Progress& progre
   comparison.details = worst.take();
   if (stats && with_statistics < modules.size())
     comparison.warnings.push_back(
-        fmt::format("{}: has statistics for {} of the {} quantized layers", printable(options.stats->string()),
+        fmt::format("{}: has statistics for {} of {} quantized layers", printable(options.stats->string()),
                     with_statistics == 0 ? "none" : std::to_string(with_statistics), modules.size()));
   for (std::size_t i = 0; i < candidates.size(); ++i) add_totals(*original, candidates[i], comparison.quantized[i]);
   comparison.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

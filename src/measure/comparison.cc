@@ -84,7 +84,7 @@ std::vector<std::string> warnings_of(const ModelLoss& loss) {
   warn("weight is", "weights are", "NaN or infinite", [](const LayerLoss& l) { return l.non_finite; });
   warn("output channel has", "output channels have", "only zeros as weights",
        [](const LayerLoss& l) { return l.dead_channels; });
-  warn("layer is", "layers are", "saturated, with far more codes at the ends of their range than weights need",
+  warn("layer is", "layers are", "saturated, with far more codes at the ends of the range than expected",
        [](const LayerLoss& l) { return std::uint64_t{l.saturated ? 1u : 0u}; });
   return sentences;
 }

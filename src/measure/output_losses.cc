@@ -116,7 +116,7 @@ Result<std::vector<OutputLoss>> output_losses(const model::DemoModel& demo, cons
   const auto config = format::read_quantization_config(*after);
   if (!config.ok()) return config.status();
   if (!runs_as_w8a8(config->scheme.spec()))
-    return base::unsupported("{}: is {}; outputs are compared for w8a8", io::printable(quantized.string()),
+    return base::unsupported("{}: is {}; outputs can be compared for w8a8 only", io::printable(quantized.string()),
                              name(config->scheme.kind));
   const auto layers = format::find_quantized_layers(*after, *config);
   if (!layers.ok()) return layers.status();

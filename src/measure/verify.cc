@@ -89,7 +89,7 @@ void check_index(const io::Checkpoint& checkpoint, std::vector<std::string>& pro
                                    printable(total.dump(-1, ' ', true)), bytes));
   if (!has_single && is_there(checkpoint.path() / io::kSingleName))
     problems.push_back(
-        fmt::format("{}: is beside an index that does not name it, and loaders would read it instead; "
+        fmt::format("{}: is next to an index that does not list it, and loaders would read it instead; "
                     "remove it",
                     io::printable_path(checkpoint.path() / io::kSingleName)));
 }
@@ -152,12 +152,12 @@ void check_lists(const format::QuantizationConfigText& text, const format::Quant
   for (const std::string& module : modules.quantized) {
     if (ignore->has_linear(module))
       problems.push_back(
-          fmt::format("{}: ignore names '{}', which is quantized: loaders expect its plain weight; take "
+          fmt::format("{}: ignore lists '{}', which is quantized: loaders expect its plain weight; take "
                       "it out of ignore",
                       text.where, printable(module)));
     else if (!targets->has_linear(module))
       problems.push_back(
-          fmt::format("{}: targets do not name '{}', which is quantized: loaders expect its plain "
+          fmt::format("{}: targets do not list '{}', which is quantized: loaders expect its plain "
                       "weight; add it to targets",
                       text.where, printable(module)));
   }
@@ -169,7 +169,7 @@ void check_fused(const Modules& modules, std::vector<std::string>& problems) {
     for (const std::string& sibling : model::fused_siblings(module))
       if (const auto plain = modules.plain.find(sibling); plain != modules.plain.end() && done.insert(sibling).second)
         problems.push_back(
-            fmt::format("{}: '{}' is not quantized and '{}' is, but loaders make one layer of them, under one scheme; "
+            fmt::format("{}: '{}' is not quantized and '{}' is, but loaders fuse them into one layer with one scheme; "
                         "quantize both or neither",
                         printable(plain->second), printable(sibling), printable(module)));
 }
@@ -249,8 +249,8 @@ Status check_quantized(const io::Checkpoint& checkpoint, const format::Quantizat
     problems.emplace_back(s.message());
   }
   check_lists(text, *config, modules, problems);
-  verification.checks.push_back(
-      fmt::format("ignore list against {} Linears that are not quantized", modules.plain.size()));
+  verification.checks.push_back(fmt::format("ignore list against {} unquantized Linear{}", modules.plain.size(),
+                                            modules.plain.size() == 1 ? "" : "s"));
   check_fused(modules, problems);
   verification.checks.emplace_back("fused layers under one scheme");
   return {};
@@ -296,8 +296,8 @@ Result<Verification> verify(const fs::path& path, int threads, base::Progress& p
     for (const auto& [name, place] : checkpoint->tensors())
       if (format::module_of_codes(checkpoint->at(place))) {
         problems.push_back(
-            fmt::format("{}: tensor '{}' holds codes, but there is no quantization_config in {}; loaders would take it "
-                        "for a weight",
+            fmt::format("{}: tensor '{}' holds codes, but there is no quantization_config in {}; loaders would read it "
+                        "as a weight",
                         printable(checkpoint->shard_name(place.shard)), printable(name),
                         checkpoint->is_folder() ? "config.json" : "the metadata"));
         break;

@@ -223,7 +223,7 @@ bool is_marked_config(const fs::path& path) {
 }
 
 Status refuse_foreign(const fs::path& path) {
-  return invalid_problem("{}: was not written by the demo, which would replace it; name another folder",
+  return invalid_problem("{}: was not written by the demo, so the demo does not replace it; choose another folder",
                          io::printable(path.string()));
 }
 

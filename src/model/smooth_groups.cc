@@ -67,7 +67,7 @@ Reading read_edge(const Family& family, const Edge& edge, std::string_view prefi
   const BlockNames& names = names_of_block(family);
   for (const Edge& other : names.edges)
     if (!is_there(other.norm))
-      return alone(fmt::format("its block has no {}, so that it may feed what that one would", other.norm));
+      return alone(fmt::format("its block has no {}, so this norm may feed those linears too", other.norm));
 
   std::vector<std::string> present;
   for (const std::string_view rest : block) {
@@ -82,7 +82,7 @@ Reading read_edge(const Family& family, const Edge& edge, std::string_view prefi
     // A stranger in the attention concerns the norm before it; one that is at home nowhere, all.
     if (!is_known && (concerns(edge) || std::none_of(names.edges.begin(), names.edges.end(), concerns)))
       return alone(
-          fmt::format("'{}' may read it as well: a {} block has no such module", printable(full(rest)), family.name));
+          fmt::format("'{}' may read it too: a {} block has no such module", printable(full(rest)), family.name));
   }
   if (present.empty()) return alone("no linear was found that reads it");
 
@@ -107,9 +107,9 @@ Reading read_edge(const Family& family, const Edge& edge, std::string_view prefi
     if (!is_there(name)) return alone(fmt::format("its reader '{}' is missing", printable(full(name))));
   for (const std::string& name : present)
     if (!std::binary_search(best.begin(), best.end(), name))
-      return alone(fmt::format("'{}' beside '{}' reads it, which no known model has", printable(full(name)),
+      return alone(fmt::format("'{}' reads it as well as '{}', which no known model has", printable(full(name)),
                                printable(full(best.front()))));
-  return alone("its readers are those of no known model");
+  return alone("its readers match no known model");
 }
 
 // The groups of a family and what is left alone.
@@ -152,7 +152,7 @@ SmoothGroups refusal_of(std::string reason) {
 
 // The first of what is left alone, for a sentence about all.
 std::string example_of(const SmoothGroups& found) {
-  if (found.left_alone.empty()) return "there is none of its norms";
+  if (found.left_alone.empty()) return "none of its norms is there";
   const auto& [norm, reason] = *found.left_alone.begin();
   return fmt::format("'{}': {}", printable(norm), reason);
 }
@@ -167,12 +167,12 @@ SmoothGroups find_by_names(const ModelFacts& facts, const Modules& modules) {
   }
   if (fitting.size() != 1)
     return refusal_of(
-        fmt::format("config.json names no model_type, and the names of tensors fit {}; name one of {} with "
+        fmt::format("config.json has no model_type, and the tensor names fit {}; choose one of {} with "
                     "--smooth-groups, or give the groups as a JSON file",
                     fitting.empty() ? "no known family" : "more than one family", names_of_families()));
   auto& [family, found] = fitting.front();
   if (std::string against = against_folding(facts, family); !against.empty()) return refusal_of(std::move(against));
-  found.warning = fmt::format("config.json names no model_type: taken for {}-like by its tensor names; {}",
+  found.warning = fmt::format("config.json has no model_type: treated as {}-like because of its tensor names; {}",
                               family->name, family->doubt);
   return std::move(found);
 }
@@ -186,7 +186,7 @@ SmoothGroups find_smooth_groups(const ModelFacts& facts, const Modules& modules)
   if (family == nullptr)
     return refusal_of(
         fmt::format("the order of norms and linears in model_type '{}' is not known; if its blocks are "
-                    "like Llama's, say --smooth-groups llama (known are {}), or give the groups as a JSON "
+                    "like Llama's, use --smooth-groups llama (known: {}), or give the groups as a JSON "
                     "file",
                     printable(facts.model_type), names_of_families()));
   SmoothGroups found = groups_of(*family, modules);
@@ -198,8 +198,7 @@ SmoothGroups find_smooth_groups(const ModelFacts& facts, const Modules& modules)
 Result<SmoothGroups> smooth_groups_of_family(std::string_view name, const ModelFacts& facts, const Modules& modules) {
   const Family* const family = family_named(name);
   if (family == nullptr)
-    return invalid_problem("smoothing groups: there is no family '{}'; known are {}", printable(name),
-                           names_of_families());
+    return invalid_problem("smoothing groups: unknown family '{}'; known: {}", printable(name), names_of_families());
   if (const std::string against = against_folding(facts, family); !against.empty())
     return unsupported("smoothing groups of the family {}: {}", name, against);
   SmoothGroups found = groups_of(*family, modules);

@@ -62,7 +62,7 @@ class GroupsOfFile {
           return bad(fmt::format("\"alpha\" is {}, must be a number from 0 to 1", shown(value)));
         found_.default_alpha = value.get<double>();
       } else if (key != "groups") {
-        return bad(fmt::format("the key '{}' is not known; known are groups and alpha", printable(key)));
+        return bad(fmt::format("unknown key '{}'; known keys: groups, alpha", printable(key)));
       }
     }
     if (groups == nullptr) return bad("must be an object with an array \"groups\"");
@@ -84,7 +84,7 @@ class GroupsOfFile {
   Status read_group(const io::Json& group) {
     const auto shape = [&] {
       return bad(
-          fmt::format("a group is {}, must be an object of a string \"norm\" and a list \"linears\" of at least "
+          fmt::format("a group is {}, must be an object with a string \"norm\" and a list \"linears\" of at least "
                       "one string",
                       shown(group)));
     };
@@ -96,14 +96,14 @@ class GroupsOfFile {
       else if (key == "linears")
         linears = &value;
       else
-        return bad(fmt::format("the key '{}' of a group is not known; known are norm and linears", printable(key)));
+        return bad(fmt::format("unknown key '{}' in a group; known keys: norm, linears", printable(key)));
     }
     if (norm == nullptr || !norm->is_string() || linears == nullptr || !linears->is_array() || linears->empty() ||
         !std::all_of(linears->begin(), linears->end(), [](const io::Json& linear) { return linear.is_string(); }))
       return shape();
     const auto& norm_name = norm->get_ref<const std::string&>();
     const std::vector<std::string> indices = indices_of(norm_name, modules_);
-    if (indices.empty()) return bad(fmt::format("no module is named like the norm '{}'", printable(norm_name)));
+    if (indices.empty()) return bad(fmt::format("no module matches the norm '{}'", printable(norm_name)));
     for (const std::string& index : indices) {
       SmoothGroup one{index.empty() ? norm_name : with_index(norm_name, index), {}};
       for (const io::Json& linear : *linears) {
@@ -121,7 +121,7 @@ class GroupsOfFile {
       return bad(fmt::format("the norm '{}' has two groups; put all its linears into one", printable(group.norm)));
     for (const std::string& linear : group.readers) {
       if (!modules_.contains(linear))
-        return bad(fmt::format("there is no module '{}', a linear of the norm '{}'", printable(linear),
+        return bad(fmt::format("there is no module '{}', given as a linear of the norm '{}'", printable(linear),
                                printable(group.norm)));
       if (linear == group.norm)
         return bad(fmt::format("'{}' is a norm and also one of its own linears", printable(linear)));

@@ -12,16 +12,15 @@
 
 namespace kvant::ops {
 
-// q_min and q_max or their defaults, inside `limits`, which are the least and the greatest value `of_what`.
+// q_min and q_max or their defaults, inside `limits`, which are the min and max `of_what`.
 inline Result<CodeRange> checked_code_range(const base::Who& who, std::optional<std::int32_t> q_min,
                                             std::optional<std::int32_t> q_max, const CodeRange& defaults,
                                             const CodeRange& limits, std::string_view of_what) {
   const CodeRange range{q_min.value_or(defaults.min), q_max.value_or(defaults.max)};
   if (range.min < limits.min)
-    return base::invalid_problem("{}: q_min {} is below {}, the least value {}", who(), range.min, limits.min, of_what);
+    return base::invalid_problem("{}: q_min {} is below {}, the min {}", who(), range.min, limits.min, of_what);
   if (range.max > limits.max)
-    return base::invalid_problem("{}: q_max {} is above {}, the greatest value {}", who(), range.max, limits.max,
-                                 of_what);
+    return base::invalid_problem("{}: q_max {} is above {}, the max {}", who(), range.max, limits.max, of_what);
   if (range.min > range.max)
     return base::invalid_problem("{}: q_min {} is above q_max {}", who(), range.min, range.max);
   return range;

@@ -43,8 +43,8 @@ Result<AnyDynamicRangeQuantizePlan> AnyDynamicRangeQuantizePlan::select(const St
   const auto who = [&] { return label(d); };
   const auto target = ops::target_of(who, stream, preference);
   if (!target.ok()) return target.status();
-  if (!d.input) return invalid_problem("{}: the descriptor does not name the input element", who());
-  if (!d.output) return invalid_problem("{}: the descriptor does not name the output element", who());
+  if (!d.input) return invalid_problem("{}: the descriptor does not set the input element", who());
+  if (!d.output) return invalid_problem("{}: the descriptor does not set the output element", who());
   if (!is_float(*d.input))
     return unsupported("{}: input element {} must be one of {}", who(), name(*d.input),
                        core::names_of(ElementClass::real));
@@ -145,7 +145,7 @@ Result<AnyDynamicRangeQuantizePlan> detail::select_dynamic_range(const Stream& s
                                                                  ElementKind output) {
   if (!stream.status().ok()) return stream.status();
   if (d.input.value_or(input) != input || d.output.value_or(output) != output)
-    return unsupported("{}: the descriptor names {} to {}, the plan's types are {} to {}", label(d),
+    return unsupported("{}: the descriptor says {} to {}, the plan's types are {} to {}", label(d),
                        name(d.input.value_or(input)), name(d.output.value_or(output)), name(input), name(output));
   d.input = input;
   d.output = output;

@@ -67,7 +67,7 @@ Result<CodeRange> checked_range(const ElementwiseDescriptor& d) {
   const auto who = [&] { return label(d); };
   if (stays_real(d))
     return ops::checked_code_range(who, d.q_min, d.q_max, {-128, 127}, {-kMaxMagnitude, kMaxMagnitude},
-                                   "that f32 steps hold exactly");
+                                   "in floating point");
   const CodeRange limits = code_range(d.output);
   return ops::checked_code_range(who, d.q_min, d.q_max, limits, limits, base::text("of {}", name(d.output)));
 }
@@ -160,8 +160,7 @@ Status ElementwisePlan::can_implement(const ElementwiseOperands& o) const {
     if (elements_ != 0 && can_look(*o.zero_point)) {
       const auto zp = ops::read_unaligned<std::int32_t>(o.zero_point->data());
       if (zp < -kMaxMagnitude || zp > kMaxMagnitude)
-        return invalid_problem("{}: zero_point {} is beyond ±{}, where f32 steps stop being exact", label(d), zp,
-                               kMaxMagnitude);
+        return invalid_problem("{}: zero_point {} is beyond ±{} (2^23)", label(d), zp, kMaxMagnitude);
     }
   }
   if (elements_ == 0) return {};
@@ -246,7 +245,7 @@ Result<ElementwisePlan> detail::select_typed(const Stream& stream, ElementwiseDe
                                              const PlanPreference& preference, ElementKind input, ElementKind output) {
   if (!stream.status().ok()) return stream.status();
   if (descriptor.input != input || descriptor.output != output)
-    return unsupported("{}: the descriptor names {} to {}, the plan's types are {} to {}", label(descriptor),
+    return unsupported("{}: the descriptor says {} to {}, the plan's types are {} to {}", label(descriptor),
                        name(descriptor.input), name(descriptor.output), name(input), name(output));
   return ElementwisePlan::select(stream, descriptor, preference);
 }

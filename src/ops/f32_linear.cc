@@ -51,7 +51,7 @@ Result<AnyF32LinearPlan> AnyF32LinearPlan::select(const Stream& stream, const F3
   if (Status s = ops::check_cpu_stream(kWho, stream, kOnGpu); !s.ok()) return s;
   const auto target = ops::target_of(kWho, stream, preference);
   if (!target.ok()) return target.status();
-  if (!d.weight) return invalid_problem("{}: the descriptor does not name the weight element", kWho);
+  if (!d.weight) return invalid_problem("{}: the descriptor does not set the weight element", kWho);
   if (Status s = ops::check_linear_sizes(kWho, d.max_rows, d.in_features, d.out_features); !s.ok()) return s;
   const auto* kernel =
       ops::select_kernel<F32LinearKernel>(QuantizeKind::f32_linear, *d.weight, ElementKind::f32, *target).kernel;

@@ -60,8 +60,8 @@ Status check_kinds(QuantizeKind op, ElementKind codes, const std::optional<Eleme
                    const std::optional<ElementKind>& output) {
   const char* output_name = op == QuantizeKind::quantized_linear ? "input" : "output";
   const auto is_byte = [](ElementKind kind) { return kind == ElementKind::s8 || kind == ElementKind::u8; };
-  if (!weight) return invalid_problem("{}: the descriptor does not name the weight element", name(op));
-  if (!output) return invalid_problem("{}: the descriptor does not name the {} element", name(op), output_name);
+  if (!weight) return invalid_problem("{}: the descriptor does not set the weight element", name(op));
+  if (!output) return invalid_problem("{}: the descriptor does not set the {} element", name(op), output_name);
   if (!is_byte(codes)) return unsupported("{}: activation element {} must be s8 or u8", name(op), name(codes));
   if (!is_byte(*weight)) return unsupported("{}: weight element {} must be s8 or u8", name(op), name(*weight));
   if (!is_float(*output))
@@ -80,12 +80,12 @@ Status check_parameter(QuantizeKind op, const char* what, const AnyParameter& p,
     return unsupported("{}: {} has element {}, must be {}", name(op), what, name(p.kind()), name(kind));
   if (p.is_scalar()) return {};
   if (!fits(p.shape()))
-    return invalid_problem("{}: {} has shape {}, must be a number or {} of them", name(op), what, p.shape().to_string(),
-                           count);
+    return invalid_problem("{}: {} has shape {}, must be one number or {} of them", name(op), what,
+                           p.shape().to_string(), count);
   if (p.row_stride() != 0 && p.row_stride() != p.shape().row_length())
     return invalid_problem("{}: {} has row stride {}, must be dense", name(op), what, p.row_stride());
   if (p.data() == nullptr && count != 0)
-    return invalid_problem("{}: {} is null, must point at {} of them", name(op), what, count);
+    return invalid_problem("{}: {} is null, must point to {} number{}", name(op), what, count, count == 1 ? "" : "s");
   return {};
 }
 
@@ -332,7 +332,7 @@ Status AnyLinearPlan::Impl::check_parameters(const LinearOperands& o, std::int64
       return invalid_problem("{}: act_zero_point is given, but this plan {}", who(), source);
   }
   if (is_given(o.smooth) && !smooth)
-    return invalid_problem("{}: smooth is given, but the descriptor does not say so", who());
+    return invalid_problem("{}: smooth is given, but the descriptor does not set smooth", who());
   if (smooth)
     if (Status s = ops::check_view(who, "smooth", *o.smooth, compute(), {in_features}, in_features == 0 ? 0 : 1);
         !s.ok())

@@ -19,7 +19,7 @@ inline bool is_given(const AnyRef* view) {
 // Fills in a kind that the typed plan knows, or refuses another one.
 inline Status set_kind(const char* who, const char* what, std::optional<ElementKind>& named, ElementKind type) {
   if (named.value_or(type) != type)
-    return base::unsupported("{}: the descriptor names {} as {}, the plan's type is {}", who, name(*named), what,
+    return base::unsupported("{}: the descriptor sets {} as {}, the plan's type is {}", who, name(*named), what,
                              name(type));
   named = type;
   return {};

@@ -92,7 +92,7 @@ Result<RangeRules> checked_rules(const ObserverDescriptor& d) {
 Status check(const ObserverDescriptor& d) {
   if (d.scope.kind() == GranularityKind::token || d.scope.kind() == GranularityKind::group)
     return unsupported(
-        "observer: scope {} has no range that outlasts a batch; observe per tensor or per channel, or use a "
+        "observer: scope {} has no range that lasts beyond a batch; observe per tensor or per channel, or use a "
         "DynamicRangeQuantizePlan",
         name(d.scope.kind()));
   if (!is_float(d.input))
@@ -252,7 +252,7 @@ Status Observer::observe(const Stream& stream, const AnyRef& batch) {
   if (elements == 0) return {};
   std::int64_t bytes = 0;
   if (__builtin_mul_overflow(histogram_bytes(d), segments, &bytes) || bytes > kMaxHistogramBytes)
-    return invalid_problem("observer: histograms of {} channels and {} bins take {} bytes each, more than {} in all",
+    return invalid_problem("observer: histograms of {} channels and {} bins take {} bytes each, more than {} in total",
                            segments, d.bins, histogram_bytes(d), kMaxHistogramBytes);
   try {
     return o.add(stream, batch, *segment_shape);
@@ -294,8 +294,7 @@ Status Observer::merge(const Observer& other) {
 
 Result<QuantizationParameters> Observer::parameters() const {
   if (!impl_->fault.ok()) return impl_->fault;
-  if (impl_->segments() == 0)
-    return invalid_problem("observer: 0 batches with elements were observed; there is no range");
+  if (impl_->segments() == 0) return invalid_problem("observer: no elements were observed, so there is no range");
   try {
     return scale_kind(impl_->descriptor.input) == ElementKind::f64 ? impl_->parameters<double>()
                                                                    : impl_->parameters<float>();

@@ -65,7 +65,7 @@ std::shared_ptr<std::byte> allocate_packed(std::size_t size) {
 }
 
 Status no_memory(const char* who, std::size_t size) {
-  return base::refuse(StatusCode::Internal, "{}: no memory for {} bytes", who, size);
+  return base::refuse(StatusCode::Internal, "{}: out of memory for {} bytes", who, size);
 }
 
 Result<PackedHeader> read_header(const char* who, std::string_view magic, std::span<const std::byte> bytes) {
@@ -75,7 +75,7 @@ Result<PackedHeader> read_header(const char* who, std::string_view magic, std::s
   PackedHeader header;
   std::memcpy(&header, bytes.data(), sizeof header);
   if (!holds(header.magic, magic))
-    return base::invalid_problem("{}: the bytes do not begin like a packed weight of this version", who);
+    return base::invalid_problem("{}: the bytes are not a packed weight of this version", who);
   return header;
 }
 
@@ -94,11 +94,12 @@ Result<std::shared_ptr<std::byte>> copy_checked(const char* who, const PackedHea
 
 Status check_weight_to_pack(const char* who, const AnyRef& weight) {
   if (weight.shape.rank() != 2)
-    return base::invalid_problem("{}: weight has shape {}, must have two sizes, [out_features, in_features]", who,
+    return base::invalid_problem("{}: weight has shape {}, must have two dimensions, [out_features, in_features]", who,
                                  weight.shape.to_string());
   if (!weight.shape.element_count())
-    return base::invalid_problem("{}: weight has shape {}, with a negative size or more elements than 63 bits count",
-                                 who, weight.shape.to_string());
+    return base::invalid_problem(
+        "{}: weight has shape {}, with a negative size or more elements than 63 bits can count", who,
+        weight.shape.to_string());
   const std::int64_t n = weight.shape[0], k = weight.shape[1];
   if (Status s = check_linear_sizes(who, 0, k, n); !s.ok()) return s;
   return check_view([&] { return who; }, "weight", weight, weight.kind, weight.shape, k == 0 ? 0 : n);

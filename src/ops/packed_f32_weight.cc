@@ -25,7 +25,7 @@ using ops::PackedHeader;
 
 constexpr const char* kWho = "packed_f32_weight";
 constexpr std::string_view kMagic = "kvantF01";
-constexpr const char* kOnGpu = "f32 linear layers have no kernels there";
+constexpr const char* kOnGpu = "f32 linear layers have no CUDA kernels";
 
 std::int64_t panel_count(const F32LinearKernel& kernel, std::int64_t out_features) {
   return base::divide_up(out_features, kernel.panel_columns);
@@ -119,7 +119,8 @@ Result<PackedF32Weight> PackedF32Weight::from_bytes(const Stream& stream, std::s
   if (kernel == nullptr)
     return invalid_problem("{}: the header names the element '{}', must be one of f32, f16, bf16", kWho,
                            ops::text_of(header->element));
-  if (!cpu::can_run(kernel->sku.arch)) return unsupported("{}: packed for {}, which this machine lacks", kWho, isa);
+  if (!cpu::can_run(kernel->sku.arch))
+    return unsupported("{}: packed for {}, which this machine does not have", kWho, isa);
   const std::int64_t n = header->out_features, k = header->in_features;
   if (Status s = ops::check_linear_sizes(kWho, 0, k, n); !s.ok()) return s;
   const std::size_t size = size_of(*kernel, n, k);

@@ -72,19 +72,18 @@ Status ops::check_linear_sizes(const char* who_asks, std::int64_t rows, std::int
            __builtin_mul_overflow(padded_a, padded_b, &product) || __builtin_mul_overflow(product, 16, &product);
   };
   if (too_large(out_features, in_features))
-    return invalid_problem("{}: out_features {} by in_features {} has more bytes than 63 bits count", who_asks,
+    return invalid_problem("{}: out_features {} by in_features {} has more bytes than 63 bits can count", who_asks,
                            out_features, in_features);
   if (too_large(rows, in_features))
-    return invalid_problem("{}: max_rows {} by in_features {} has more bytes than 63 bits count", who_asks, rows,
+    return invalid_problem("{}: max_rows {} by in_features {} has more bytes than 63 bits can count", who_asks, rows,
                            in_features);
   if (too_large(rows, out_features))
-    return invalid_problem("{}: max_rows {} by out_features {} has more bytes than 63 bits count", who_asks, rows,
+    return invalid_problem("{}: max_rows {} by out_features {} has more bytes than 63 bits can count", who_asks, rows,
                            out_features);
   // Sums of 2^31 products of a zero point within ±2^23 stay inside 63 bits.
   constexpr std::int64_t kMaxDepth = std::int64_t{1} << 31;
   if (in_features > kMaxDepth)
-    return unsupported("{}: in_features {} is beyond {}, the most that sums can bear", who_asks, in_features,
-                       kMaxDepth);
+    return unsupported("{}: in_features {} is above {}, the max for which sums fit", who_asks, in_features, kMaxDepth);
   return {};
 }
 
@@ -149,7 +148,7 @@ Result<PackedWeight> PackedWeight::from_bytes(const Stream& stream, std::span<co
     if (ops::holds(header.isa, name(kernel->sku.arch))) format = kernel->format;
   const std::string_view isa = ops::text_of(header.isa);
   if (format == nullptr) return unsupported("{}: packed for '{}', which this build does not know", kWho, isa);
-  if (!cpu::can_run(format->arch)) return unsupported("{}: packed for {}, which this machine lacks", kWho, isa);
+  if (!cpu::can_run(format->arch)) return unsupported("{}: packed for {}, which this machine does not have", kWho, isa);
   const ElementKind element = ops::holds(header.element, name(ElementKind::u8)) ? ElementKind::u8 : ElementKind::s8;
   if (!ops::holds(header.element, name(element)))
     return invalid_problem("{}: the header names an element that is neither s8 nor u8", kWho);
@@ -167,7 +166,7 @@ Result<PackedWeight> PackedWeight::from_bytes(const Stream& stream, std::span<co
       return invalid_problem("{}: panel {} of the [{}, {}] weight is damaged", kWho, p, n, k);
     wide |= format->panel_is_wide(panel, k) ? 1u : 0u;
   }
-  if (wide != header.wide) return invalid_problem("{}: the header does not fit the panels behind it", kWho);
+  if (wide != header.wide) return invalid_problem("{}: the header does not match the panels after it", kWho);
   return hold({format, n, k, element, wide != 0, size, bytes});
 }
 

@@ -44,13 +44,13 @@ Result<Target> requested_target(const std::string& who, const Stream& stream, co
   if (!stream.status().ok()) return stream.status();
   const BackendKind backend = stream.backend();
   if (preference.backend == BackendKind::cuda && !cuda::is_built())
-    return base::unsupported("{}: backend cuda was asked for, but this build of kvant has none", who);
+    return base::unsupported("{}: backend cuda was requested, but this build of kvant has no CUDA", who);
   if (preference.backend.value_or(backend) != backend)
-    return base::unsupported("{}: backend {} was asked for, the stream is one of {}", who, name(*preference.backend),
+    return base::unsupported("{}: backend {} was requested, but the stream is on {}", who, name(*preference.backend),
                              name(backend));
   if (backend == BackendKind::cuda) {
     if (preference.isa.value_or(ArchSku::sm_80) != ArchSku::sm_80)
-      return base::unsupported("{}: PlanPreference asks for {}, the stream is one of cuda", who, name(*preference.isa));
+      return base::unsupported("{}: PlanPreference asks for {}, but the stream is on cuda", who, name(*preference.isa));
     return Target{backend, ArchSku::sm_80};
   }
 
@@ -77,7 +77,8 @@ Result<Target> requested_target(const std::string& who, const Stream& stream, co
 Status check_cpu_stream(const char* who, const Stream& stream, const char* instead) {
   if (!stream.status().ok()) return stream.status();
   if (stream.backend() == BackendKind::cpu) return {};
-  return base::unsupported("{}: runs on streams of cpu, this is one of {}; {}", who, name(stream.backend()), instead);
+  return base::unsupported("{}: runs on cpu streams only, this stream is on {}; {}", who, name(stream.backend()),
+                           instead);
 }
 
 bool is_of_current_device(const Stream& stream) {
@@ -87,9 +88,10 @@ bool is_of_current_device(const Stream& stream) {
 Status refuse_stream(const std::string& who, const Stream& stream, BackendKind backend) {
   if (!stream.status().ok()) return stream.status();
   if (stream.backend() == backend)
-    return base::invalid_problem("{}: the stream belongs to device {}, the current one is {}; cudaSetDevice({}) first",
-                                 who, stream.device().device, cuda::current_device(), stream.device().device);
-  return base::unsupported("{}: the plan was selected for {}, the stream is one of {}", who, name(backend),
+    return base::invalid_problem(
+        "{}: the stream belongs to device {}, the current device is {}; call cudaSetDevice({}) first", who,
+        stream.device().device, cuda::current_device(), stream.device().device);
+  return base::unsupported("{}: the plan was selected for {}, but the stream is on {}", who, name(backend),
                            name(stream.backend()));
 }
 

@@ -43,7 +43,7 @@ Result<AnyRangePlan> AnyRangePlan::select(const Stream& stream, const RangeDescr
   const auto who = [&] { return label(d); };
   const auto target = ops::target_of(who, stream, preference);
   if (!target.ok()) return target.status();
-  if (!d.input) return invalid_problem("{}: the descriptor does not name the input element", who());
+  if (!d.input) return invalid_problem("{}: the descriptor does not set the input element", who());
   if (!is_float(*d.input))
     return unsupported("{}: input element {} must be one of {}", who(), name(*d.input),
                        core::names_of(ElementClass::real));
@@ -115,7 +115,7 @@ Result<AnyRangePlan> detail::select_range(const Stream& stream, RangeDescriptor 
                                           ElementKind input) {
   if (!stream.status().ok()) return stream.status();
   if (d.input.value_or(input) != input)
-    return unsupported("{}: the descriptor names {}, the plan's type is {}", label(d), name(*d.input), name(input));
+    return unsupported("{}: the descriptor says {}, the plan's type is {}", label(d), name(*d.input), name(input));
   d.input = input;
   return AnyRangePlan::select(stream, d, preference);
 }

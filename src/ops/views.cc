@@ -29,8 +29,8 @@ Status check_unusual_view(const base::Who& who, const char* what, const ViewFact
                                    per_byte == 2 ? "even" : base::text("a multiple of {}", per_byte));
     std::int64_t bytes = 0;
     if (__builtin_mul_overflow(view.row_stride, std::int64_t{8}, &bytes) || __builtin_mul_overflow(bytes, rows, &bytes))
-      return base::invalid_problem("{}: {} has row stride {} in shape {}, more bytes than 63 bits count", who(), what,
-                                   view.row_stride, view.shape->to_string());
+      return base::invalid_problem("{}: {} has row stride {} in shape {}, more bytes than 63 bits can count", who(),
+                                   what, view.row_stride, view.shape->to_string());
   }
   if (view.data == nullptr && rows != 0)
     return base::invalid_problem("{}: {} is null for shape {}", who(), what, shape.to_string());
@@ -45,7 +45,7 @@ Result<Shape> checked_parameter_shape(const base::Who& who, const Shape& shape, 
   }
   std::int64_t bytes = 0;
   if (__builtin_mul_overflow(*shape.element_count(), std::int64_t{8}, &bytes))
-    return base::invalid_problem("{}: shape {} has more bytes than 63 bits count", who(), shape.to_string());
+    return base::invalid_problem("{}: shape {} has more bytes than 63 bits can count", who(), shape.to_string());
   return parameters;
 }
 
@@ -68,7 +68,8 @@ Status check_unusual_parameters(const base::Who& who, const char* what, const Vi
   if (given.row_stride != 0 && given.row_stride != given.shape->row_length())
     return base::invalid_problem("{}: {} has row stride {}, must be dense", who(), what, given.row_stride);
   if (given.data == nullptr && wanted.count != 0 && used)
-    return base::invalid_problem("{}: {} is null, must point at {} of them", who(), what, wanted.count);
+    return base::invalid_problem("{}: {} is null, must point to {} number{}", who(), what, wanted.count,
+                                 wanted.count == 1 ? "" : "s");
   return {};
 }
 
@@ -85,8 +86,9 @@ Status AlignmentCheck::check(const char* what, ElementKind kind, const void* dat
   const auto bytes = static_cast<std::uintptr_t>(row_bytes(kind, 1));
   const auto address = reinterpret_cast<std::uintptr_t>(data);
   if (address % bytes == 0) return {};
-  return base::refuse(StatusCode::MisalignedOperand, "{}: {} is {} bytes beyond a multiple of {}, where CUDA needs {}",
-                      who_(), what, address % bytes, bytes, name(kind));
+  return base::refuse(StatusCode::MisalignedOperand,
+                      "{}: {} is {} bytes past a multiple of {}, which CUDA needs for {}", who_(), what,
+                      address % bytes, bytes, name(kind));
 }
 
 detail::Scales scales_of(const AnyParameter& p) {

@@ -49,7 +49,8 @@ struct TensorPlan {
   std::size_t shard = 0;
   Action action = Action::copy;
   model::Role role = model::Role::other;
-  std::string reason = {};  // "a 2-D weight", "lm_head is ignored by default", "in_features 100 is no multiple of 128"
+  std::string reason =
+      {};  // "a 2-D weight", "lm_head is ignored by default", "in_features 100 is not a multiple of 128"
   io::DType dtype = io::DType::f32;
   std::vector<std::uint64_t> shape;
   std::uint64_t bytes_before = 0;

@@ -36,18 +36,19 @@ bool has_quantized_name(std::string_view tensor) {
 Status refuse_quantized(const io::Checkpoint& checkpoint) {
   for (const std::string_view key : {"quantization_config", "compression_config"})
     if (checkpoint.config() && checkpoint.config()->contains(key) && !(*checkpoint.config())[key].is_null())
-      return unsupported("{}: is quantized already: its config.json has \"{}\"; give the original checkpoint",
+      return unsupported("{}: is already quantized: its config.json has \"{}\"; give the original checkpoint",
                          io::printable_path(checkpoint.path()), key);
   for (const io::SafetensorsFile& shard : checkpoint.shards()) {
     if (shard.metadata().contains("quantization_config"))
-      return unsupported("{}: is quantized already: its metadata has \"quantization_config\"; give the original",
-                         io::printable_path(shard.file().path()));
+      return unsupported(
+          "{}: is already quantized: its metadata has \"quantization_config\"; give the original checkpoint",
+          io::printable_path(shard.file().path()));
     for (const io::TensorInfo& tensor : shard.tensors()) {
       if (has_quantized_name(tensor.name))
-        return unsupported("{}: is quantized already: it has the tensor '{}'; give the original checkpoint",
+        return unsupported("{}: is already quantized: it has the tensor '{}'; give the original checkpoint",
                            io::printable_path(shard.file().path()), io::printable(tensor.name));
       if (io::bits(tensor.dtype) <= 8 && tensor.shape.size() == 2 && tensor.name.ends_with(".weight"))
-        return unsupported("{}: is quantized already: '{}' is {}; give the original checkpoint",
+        return unsupported("{}: is already quantized: '{}' is {}; give the original checkpoint",
                            io::printable_path(shard.file().path()), io::printable(tensor.name), io::name(tensor.dtype));
     }
   }
@@ -75,9 +76,9 @@ class Decider {
     if (Status s = format::check(options_.scheme); !s.ok()) return s;
     if (Status s = refuse_quantized(checkpoint_); !s.ok()) return s;
     if (options_.smooth && stats_ == nullptr)
-      return invalid_problem("--smooth needs the ranges of activations: give them with --stats FILE");
+      return invalid_problem("--smooth needs activation statistics; give them with --stats FILE");
     if (spec().needs_statistics() && stats_ == nullptr)
-      return invalid_problem("{} needs the ranges of activations: give them with --stats FILE", spec().name);
+      return invalid_problem("{} needs activation statistics; give them with --stats FILE", spec().name);
     if (options_.alpha && !(*options_.alpha >= 0 && *options_.alpha <= 1))
       return invalid_problem("alpha {} must lie between 0 and 1", *options_.alpha);
     auto ignore = format::Patterns::parse(options_.ignore);
@@ -102,7 +103,7 @@ class Decider {
     }
     if (std::none_of(plan_.tensors.begin(), plan_.tensors.end(),
                      [](const TensorPlan& t) { return t.action == Action::quantize; }))
-      return invalid_problem("{}: has no weight of a Linear to quantize among its {} tensors",
+      return invalid_problem("{}: has no Linear weight to quantize among its {} tensors",
                              io::printable_path(checkpoint_.path()), plan_.tensors.size());
     return {};
   }
@@ -140,7 +141,7 @@ class Decider {
     }
     if (judgement.role == model::Role::conv1d)
       return unsupported(
-          "{}: '{}' is a Conv1D of model_type {}, stored as [in, out]: kvant quantizes [out, in] and does not guess; "
+          "{}: '{}' is a Conv1D of model_type {}, stored as [in, out]; kvant quantizes only [out, in]: "
           "export the model with Linear layers",
           io::printable_path(checkpoint_.path()), io::printable(tensor.name), io::printable(facts_.model_type));
     if (judgement.role == model::Role::linear) return want_quantized(tensor, plan);
@@ -159,9 +160,9 @@ class Decider {
     if (spec().has_groups()) {
       const auto group = static_cast<std::uint64_t>(options_.scheme.group_size);
       if (tensor.shape[1] % group != 0) {
-        plan.reason = fmt::format("{} input channels are no multiple of the group size {}", tensor.shape[1], group);
+        plan.reason = fmt::format("{} input channels are not a multiple of the group size {}", tensor.shape[1], group);
         plan_.warnings.push_back(
-            fmt::format("'{}' stays as it is: {}", io::printable(format::module_of(tensor.name)), plan.reason));
+            fmt::format("'{}' is not quantized: {}", io::printable(format::module_of(tensor.name)), plan.reason));
         return {};
       }
     }
@@ -189,7 +190,8 @@ class Decider {
         const TensorPlan* found = plan_of(other, ".weight");
         if (found == nullptr || found->action == Action::quantize) continue;
         return invalid_problem(
-            "'{}' would be quantized and '{}' not ({}), but loaders join them into one matrix: include or ignore both",
+            "'{}' would be quantized and '{}' would not ({}), but loaders join them into one matrix: include or ignore "
+            "both",
             io::printable(module), io::printable(other), found->reason);
       }
     }
@@ -263,7 +265,7 @@ class Decider {
       TensorPlan& plan = *plan_of(reader, ".weight");
       plan.smooth_group = index;
       if (plan.action == Action::quantize) {
-        plan.reason += fmt::format(", smoothed behind {}", io::printable(format::last_component(group.norm)));
+        plan.reason += fmt::format(", smoothed after {}", io::printable(format::last_component(group.norm)));
       } else {
         plan.action = Action::smooth;
         plan.reason += fmt::format("; multiplied by the smoothing of {}", io::printable(group.norm));
@@ -276,20 +278,20 @@ class Decider {
     const io::TensorInfo* norm = checkpoint_.find(group.norm + ".weight");
     if (norm == nullptr) return "it has no weight";
     if (!format::element_of(norm->dtype) || norm->shape.size() != 1)
-      return fmt::format("its weight is {} of {} dimensions", io::name(norm->dtype), norm->shape.size());
+      return fmt::format("its weight is {} with {} dimensions", io::name(norm->dtype), norm->shape.size());
     const std::uint64_t channels = norm->shape[0];
     if (const io::TensorInfo* bias = checkpoint_.find(group.norm + ".bias");
         bias != nullptr && (!format::element_of(bias->dtype) || bias->shape != norm->shape))
-      return "its bias does not have the shape of its weight, or is not in floating point";
+      return "its bias does not have the shape of its weight, or is not floating point";
     bool has_stats = false;
     for (const std::string& reader : group.readers) {
       const TensorPlan& plan = *plan_of(reader, ".weight");
       if (plan.shape.size() != 2 || !format::element_of(plan.dtype))
-        return fmt::format("'{}', which reads it, is no matrix in floating point", io::printable(reader));
+        return fmt::format("'{}', which reads it, is not a floating-point matrix", io::printable(reader));
       if (plan.shape[1] != channels)
-        return fmt::format("'{}', which reads it, has {} input channels and the norm {}", io::printable(reader),
+        return fmt::format("'{}', which reads it, has {} input channels, but the norm has {}", io::printable(reader),
                            plan.shape[1], channels);
-      if (plan.smooth_group) return fmt::format("'{}' is smoothed already", io::printable(reader));
+      if (plan.smooth_group) return fmt::format("'{}' is already smoothed", io::printable(reader));
       has_stats |= stats_->has_absmax(reader);
     }
     if (!has_stats)

@@ -124,12 +124,12 @@ std::string manifest_difference(const io::Json& before, const io::Json& now) {
     return found == object.end() ? io::Json() : *found;
   };
   if (at(before, "kvant") != at(now, "kvant"))
-    return fmt::format("it was begun by version {} of kvant, this is {}", shortened(at(before, "kvant")),
+    return fmt::format("it was started by version {} of kvant, this is {}", shortened(at(before, "kvant")),
                        shortened(at(now, "kvant")));
   const io::Json options = at(now, "options");
   for (const auto& [key, value] : options.items())
     if (at(at(before, "options"), key) != value)
-      return fmt::format("{} was {} and is {}", key, shortened(at(at(before, "options"), key)), shortened(value));
+      return fmt::format("{} was {} and is now {}", key, shortened(at(at(before, "options"), key)), shortened(value));
   const io::Json files_before = at(before, "input"), files = at(now, "input");
   if (!files_before.is_array() || files_before.size() != files.size()) return "the files of the input are not the same";
   for (std::size_t i = 0; i < files.size(); ++i)

@@ -73,11 +73,11 @@ Result<MemoryBudget> memory_budget(const io::Checkpoint& checkpoint, const Check
   const std::uint64_t span = min_span(plan, options.scheme);
   const std::uint64_t needed = fixed + threads * worker_memory(kMinTileBytes, span);
   if (options.max_memory < kMinMaxMemory)
-    return invalid_problem("--max-memory of {} bytes: must be at least {}M", options.max_memory, kMinMaxMemory >> 20);
+    return invalid_problem("--max-memory is {} bytes, must be at least {}M", options.max_memory, kMinMaxMemory >> 20);
   if (options.max_memory < needed)
     return invalid_problem("{}: {} tensors on {} threads need {}M of memory, --max-memory allows {}M: raise it{}",
                            io::printable_path(checkpoint.path()), plan.tensors.size(), threads, megabytes_up(needed),
-                           options.max_memory >> 20, threads > 1 ? " or take fewer --threads" : "");
+                           options.max_memory >> 20, threads > 1 ? " or use fewer --threads" : "");
   std::uint64_t tile_bytes = kTileBytes;
   while (fixed + threads * worker_memory(tile_bytes, span) > options.max_memory) tile_bytes /= 2;
   return MemoryBudget{tile_bytes, fixed + threads * worker_memory(tile_bytes, span)};

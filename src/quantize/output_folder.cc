@@ -105,7 +105,7 @@ Status check_protected(const OutputFolder::Request& request) {
   for (const fs::path& path : touched(request)) {
     const auto there = identity_of(path);
     if (there && inputs.contains(*there))
-      return invalid_problem("{}: is a file of the input: the output would replace it; choose another folder",
+      return invalid_problem("{}: is a file of the input, which the output would replace; choose another folder",
                              io::printable_path(path));
   }
   return {};
@@ -117,7 +117,7 @@ Status check_force(const OutputFolder::Request& request, const std::vector<std::
     const bool replaced =
         old.contains(name) || std::find(request.files.begin(), request.files.end(), name) != request.files.end();
     if (name.ends_with(".safetensors") && !replaced)
-      return invalid_problem("{}: would stay beside the new checkpoint, and loaders would read it; remove it first",
+      return invalid_problem("{}: would stay next to the new checkpoint, and loaders would read it; remove it first",
                              io::printable_path(request.path / name));
   }
   return {};
@@ -157,17 +157,17 @@ Result<State> OutputFolder::look(const Request& request) {
   const fs::file_status status = fs::status(request.path, error);
   if (!fs::exists(status)) {
     if (fs::is_symlink(fs::symlink_status(request.path, error)))
-      return invalid_problem("{}: is a symbolic link that leads nowhere", io::printable_path(request.path));
+      return invalid_problem("{}: is a broken symbolic link", io::printable_path(request.path));
     return State::fresh;
   }
   if (!fs::is_directory(status))
-    return invalid_problem("{}: exists and is no folder", io::printable_path(request.path));
+    return invalid_problem("{}: exists and is not a folder", io::printable_path(request.path));
   const auto names = names_in(request.path);
   if (!names.ok()) return names.status();
   const fs::path own = request.path / kOwnFolder;
   if (const auto kind = fs::symlink_status(own, error).type();
       kind != fs::file_type::not_found && kind != fs::file_type::directory)
-    return invalid_problem("{}: must be a folder, or not there", io::printable_path(own));
+    return invalid_problem("{}: must be a folder, or must not exist", io::printable_path(own));
   if (Status s = check_protected(request); !s.ok()) return s;
   // An own folder without a manifest is what a kill right after its making leaves.
   std::error_code ignored;
@@ -182,11 +182,12 @@ Result<State> OutputFolder::look(const Request& request) {
   const bool whole = fs::exists(request.path / io::kConfigName, ignored);
   if (!request.resume)
     return invalid_problem("{}: {}", io::printable_path(request.path),
-                           before.is_null() ? "exists and is not empty; choose another folder, or --force to replace it"
-                           : whole ? "holds a finished run already; choose another folder, or --force to replace it"
+                           before.is_null()
+                               ? "exists and is not empty; choose another folder, or use --force to replace it"
+                           : whole ? "already holds a finished run; choose another folder, or use --force to replace it"
                                    : "holds an unfinished run; continue it with --resume, or start over with --force");
   if (before.is_null())
-    return invalid_problem("{}: there is nothing to resume: it has no {}/{}; choose another folder or --force",
+    return invalid_problem("{}: there is nothing to resume: it has no {}/{}; choose another folder or use --force",
                            io::printable_path(request.path), kOwnFolder, kManifestName);
   if (const std::string difference = manifest_difference(before, request.manifest); !difference.empty())
     return invalid_problem("{}: cannot be resumed: {}; give the same input and options, or start over with --force",
@@ -203,7 +204,7 @@ Result<OutputFolder> OutputFolder::open(const Request& request) {
   OutputFolder folder(request.path, lock);
   // The lock dies with the process. Where the file system has none, two runs still meet at the temporary files.
   if (::flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-    return invalid_problem("{}: another kvant is writing into it", io::printable_path(request.path));
+    return invalid_problem("{}: another kvant is writing to it", io::printable_path(request.path));
   const auto state = look(request);
   if (!state.ok()) return state.status();
   folder.state_ = *state;

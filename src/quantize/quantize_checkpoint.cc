@@ -139,10 +139,11 @@ Status CheckpointQuantizer::Impl::check_stats() const {
 
 Status CheckpointQuantizer::Impl::check_names() const {
   if (checkpoint.is_folder() && options.output.string().ends_with(kSuffix))
-    return invalid_problem("{}: names a file, but the input is a folder: the output will be a folder too",
-                           io::printable_path(options.output));
+    return invalid_problem(
+        "{}: is the name of a file, but the input is a folder, so the output is a folder too; choose another name",
+        io::printable_path(options.output));
   if (to_one_file() && options.smooth)
-    return invalid_problem("{}: smoothing keeps its vectors beside the checkpoint: give a folder as the output",
+    return invalid_problem("{}: smoothing writes its vectors next to the checkpoint; give a folder as the output",
                            io::printable_path(options.output));
   for (std::size_t i = 0; i < checkpoint.shards().size(); ++i) {
     const auto layout = lay_out(i);
@@ -160,7 +161,7 @@ Status CheckpointQuantizer::Impl::find_files() {
   for (const fs::path& path : checkpoint.other_files()) {
     const std::string name = path.filename().string();
     if (name == kOwnFolder)
-      return invalid_problem("{}: has the name of the folder that kvant makes in its output; rename it",
+      return invalid_problem("{}: has the name of the folder that kvant creates in its output; rename it",
                              io::printable_path(path));
     if (is_foreign_weight(name) || name.ends_with(io::kPartialSuffix)) {
       leave_out(name);
@@ -205,7 +206,7 @@ Status CheckpointQuantizer::Impl::check_output_is_not_input() const {
   std::error_code ignored;
   for (fs::path above = fs::weakly_canonical(options.output, ignored).parent_path();; above = above.parent_path()) {
     if (identity_of(above) == input)
-      return invalid_problem("{}: lies in the input {}, which is never changed; choose another folder",
+      return invalid_problem("{}: is inside the input {}, which is never changed; choose another folder",
                              io::printable_path(options.output), io::printable_path(options.input));
     if (above == above.parent_path()) return {};
   }
@@ -310,11 +311,11 @@ Status CheckpointQuantizer::Impl::check_output() const {
   }
   std::error_code error;
   if (fs::exists(fs::symlink_status(options.output, error)) && !options.force)
-    return invalid_problem("{}: exists already; choose another name, or --force to replace it",
+    return invalid_problem("{}: already exists; choose another name, or use --force to replace it",
                            io::printable_path(options.output));
   const fs::path partial = io::partial_of(options.output);
   if (fs::exists(fs::symlink_status(partial, error)) && !options.force && !options.resume)
-    return invalid_problem("{}: a run is writing it or was killed; --resume or --force replaces it",
+    return invalid_problem("{}: a run is writing it, or was killed; --resume or --force replaces it",
                            io::printable_path(partial));
   return {};
 }

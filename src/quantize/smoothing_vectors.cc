@@ -177,7 +177,7 @@ class Maker {
     const Status folded = apply_smoothing(stream_, {s.data(), {k}}, views[0], views[1], rows);
     if (folded.ok()) return {};
     return invalid_problem(
-        "smoothing of '{}' and the linears behind it ({} …): {}; choose another alpha than {} or leave "
+        "smoothing of '{}' and the linears after it ({} …): {}; choose an alpha other than {} or leave "
         "it out with --smooth-groups",
         io::printable(group.norm), io::printable(group.readers.front()), folded.message(), plan_.alpha);
   }

@@ -80,34 +80,39 @@ constexpr unsigned kOtherModes[] = {kDefaultMode | 0x8040,           // flush to
                                     kDefaultMode | 0x6000 | 0x8000,  // truncate, flush to zero
                                     kDefaultMode | 0x0020};          // an inexact result before
 
-// Results, scales and products of scales that are denormal, and sums that f32 must round. Buffers and plans are made
-// beforehand: what the test itself computes does depend on the mode.
+// Buffers and plans are made beforehand: what the test itself computes does depend on the mode.
+template <class Case>
+void expect_the_same_in_every_mode(const Case& c, ArchSku isa, bool packed, int threads) {
+  const Stream stream = Stream::cpu(threads);
+  const std::vector<std::byte> want = c.wanted();
+  const typename Case::Prepared linear(c, {.isa = isa}, {.packed = packed}, stream);
+  ASSERT_TRUE(linear.status().ok()) << linear.status().message();
+  for (const unsigned mode : kOtherModes) {
+    linear.forget_output();
+    _mm_setcsr(mode);
+    const Status done = linear.run(stream);
+    const unsigned after = _mm_getcsr();
+    _mm_setcsr(kDefaultMode);
+    ASSERT_TRUE(done.ok()) << done.message();
+    note_kernel(linear.plan().sku());
+    ASSERT_EQ(after, mode) << name(isa);
+    ASSERT_TRUE(c.equal(linear.output(), want)) << " mode " << mode << " on " << name(isa);
+  }
+}
+
+// Results, scales and products of scales that are denormal, and sums that f32 must round.
 TEST(FloatEnvironment, ChangesNoLinearLayer) {
   for (const ArchSku isa : linear_isas())
     for (const int threads : {1, 4})
       for (const ElementKind output : kFloatKinds)
         for (const bool packed : {false, true})
           for (const double scale : {0.013, 1e-23, 3e-40}) {
-            const Stream stream = Stream::cpu(threads);
             LinearCase c(70, 300, 131, {ElementKind::u8, ElementKind::s8, output}, CodeData::uniform, CodeData::uniform,
                          9);
             c.draw_parameters(4);
             c.act_scale = {std::vector<double>(70, held(scale, c.scale_type())), true};
             c.weight_scale = {std::vector<double>(131, held(scale, c.scale_type())), true};
-            const std::vector<std::byte> want = c.wanted();
-            const PreparedLinear linear(c, {.isa = isa}, {.packed = packed}, stream);
-            ASSERT_TRUE(linear.status().ok()) << linear.status().message();
-            for (const unsigned mode : kOtherModes) {
-              linear.forget_output();
-              _mm_setcsr(mode);
-              const Status done = linear.run(stream);
-              const unsigned after = _mm_getcsr();
-              _mm_setcsr(kDefaultMode);
-              ASSERT_TRUE(done.ok()) << done.message();
-              note_kernel(linear.plan().sku());
-              ASSERT_EQ(after, mode) << name(isa);
-              ASSERT_TRUE(c.equal(linear.output(), want)) << " mode " << mode << " on " << name(isa);
-            }
+            ASSERT_NO_FATAL_FAILURE(expect_the_same_in_every_mode(c, isa, packed, threads));
           }
 }
 
@@ -118,26 +123,13 @@ TEST(FloatEnvironment, ChangesNoF32LinearLayer) {
       for (const ElementKind weight : kF32WeightKinds)
         for (const bool packed : {false, true})
           for (const float factor : {1.0f, 1e-41f}) {
-            const Stream stream = Stream::cpu(threads);
             F32LinearCase c(70, 300, 131, weight, true, 9);
             for (std::vector<std::byte>* values : {&c.x, &c.bias})
               for (std::size_t i = 0; i < values->size(); i += 4) {
                 const float scaled = factor * F32LinearCase::float_at(*values, static_cast<std::int64_t>(i / 4));
                 std::memcpy(&(*values)[i], &scaled, 4);
               }
-            const std::vector<std::byte> want = c.wanted();
-            const PreparedF32Linear linear(c, {.isa = isa}, {.packed = packed}, stream);
-            ASSERT_TRUE(linear.status().ok()) << linear.status().message();
-            for (const unsigned mode : kOtherModes) {
-              linear.forget_output();
-              _mm_setcsr(mode);
-              const Status done = linear.run(stream);
-              const unsigned after = _mm_getcsr();
-              _mm_setcsr(kDefaultMode);
-              ASSERT_TRUE(done.ok()) << done.message();
-              ASSERT_EQ(after, mode) << name(isa);
-              ASSERT_TRUE(c.equal(linear.output(), want)) << " mode " << mode << " on " << name(isa);
-            }
+            ASSERT_NO_FATAL_FAILURE(expect_the_same_in_every_mode(c, isa, packed, threads));
           }
 }
 

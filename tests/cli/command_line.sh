@@ -34,7 +34,7 @@ expect 2 "^kvant: unknown option '--shceme'; did you mean '--scheme'\? try 'kvan
 expect 2 "unknown option '--outptu'; did you mean '--output'" quantize in --outptu out
 expect 2 "unknown option '--smoth=0.5'; did you mean '--smooth'" quantize in -o out --smoth=0.5
 expect 2 "unknown option '--jsn'" demo --jsn
-expect 2 "'c' is one argument too many; try 'kvant verify --help'$" verify a c
+expect 2 "unexpected argument 'c'; try 'kvant verify --help'$" verify a c
 expect 2 '^kvant: IN is missing; try' quantize -o out
 expect 2 '^kvant: --output is missing; try' quantize in
 expect 2 '^kvant: QUANTIZED is missing; try' compare a
@@ -46,13 +46,13 @@ expect 2 "^kvant: --max-memory: '1M' is less than 64.0 MiB" quantize in -o out -
 expect 2 "^kvant: --threads: 'many' must be a whole number of at least 0" inspect in --threads many
 expect 2 "^kvant: --threads: '-1' must be a whole number" inspect in --threads -1
 expect 2 "^kvant: --top: '0' must be a whole number of at least 1" compare a b --top 0
-expect 2 "^kvant: --smooth: '1.5' is no number from 0 to 1" quantize in -o out --stats s --smooth 1.5
-expect 2 "^kvant: --smooth: '-1' is no number from 0 to 1" quantize in -o out --stats s --smooth -1
+expect 2 "^kvant: --smooth: '1.5' is not a number from 0 to 1" quantize in -o out --stats s --smooth 1.5
+expect 2 "^kvant: --smooth: '-1' is not a number from 0 to 1" quantize in -o out --stats s --smooth -1
 expect 2 'w8a8 has no asymmetric form' quantize in -o out --asymmetric
-expect 2 '^kvant: --smooth needs the statistics' quantize --smooth in -o out
-expect 2 '^kvant: --scheme w8a8-static needs the statistics' quantize in -o out --scheme w8a8-static
-expect 2 'but --smooth is missing' quantize in -o out --smooth-groups llama
-expect 2 'give one of the two' quantize in -o out --resume --force
+expect 2 '^kvant: --smooth needs activation statistics' quantize --smooth in -o out
+expect 2 '^kvant: --scheme w8a8-static needs activation statistics' quantize in -o out --scheme w8a8-static
+expect 2 '--smooth-groups needs --smooth' quantize in -o out --smooth-groups llama
+expect 2 'use one of them' quantize in -o out --resume --force
 expect 2 "'tcsh' is not one of bash, zsh, fish" completion tcsh
 
 # Understood, and failed: the sentence names the file. --smooth does not eat the checkpoint.

@@ -1,6 +1,6 @@
 #!/bin/sh
 # man_page.sh KVANT PAGE: every option of every --help is in the man page, in the part of its command or in that of all,
-# every command has a part, every scheme is named, and the page has no errors.
+# every command has a part, every scheme and every model family is named, and the page has no errors.
 set -eu
 kvant=$1 page=$2
 failed=0
@@ -37,6 +37,11 @@ done
 
 for scheme in $("$kvant" info | sed -n 's/^schemes  *//p' | tr -d ,); do
   part quantize | grep -qE -- "(^| )$scheme( |\$)" || { echo "$page: the part for quantize lacks the scheme $scheme"; failed=1; }
+done
+families=$("$kvant" quantize --help | tr -s '\n ' ' ' | sed -n 's/.*feed which linears: a family (\([^)]*\)).*/\1/p' | tr -d ,)
+[ -n "$families" ] || { echo "kvant quantize --help lists no model families"; failed=1; }
+for family in $families; do
+  part quantize | grep -qE -- "(^| )$family( |\$)" || { echo "$page: the part for quantize lacks the family $family"; failed=1; }
 done
 
 if command -v groff >/dev/null 2>&1; then

@@ -9,27 +9,20 @@
 namespace kvant {
 namespace {
 
-TEST(Element, HalfSurvivesAFullRoundTrip) {
+template <class T>
+void expect_round_trips(T (*narrowed)(float)) {
   for (std::uint32_t bits = 0; bits < 65536; ++bits) {
-    const Half h{static_cast<std::uint16_t>(bits)};
-    const float f = to_float(h);
+    const T value{static_cast<std::uint16_t>(bits)};
+    const float f = to_float(value);
     if (std::isnan(f))
-      EXPECT_TRUE(std::isnan(to_float(to_half(f))));
+      EXPECT_TRUE(std::isnan(to_float(narrowed(f))));
     else
-      ASSERT_EQ(to_half(f).bits, h.bits);
+      ASSERT_EQ(narrowed(f).bits, value.bits);
   }
 }
 
-TEST(Element, BFloat16SurvivesAFullRoundTrip) {
-  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
-    const BFloat16 b{static_cast<std::uint16_t>(bits)};
-    const float f = to_float(b);
-    if (std::isnan(f))
-      EXPECT_TRUE(std::isnan(to_float(to_bfloat16(f))));
-    else
-      ASSERT_EQ(to_bfloat16(f).bits, b.bits);
-  }
-}
+TEST(Element, HalfSurvivesAFullRoundTrip) { expect_round_trips<Half>(to_half); }
+TEST(Element, BFloat16SurvivesAFullRoundTrip) { expect_round_trips<BFloat16>(to_bfloat16); }
 
 // Between two neighbours: below the middle down, above it up, at the middle to the even one.
 template <class T>

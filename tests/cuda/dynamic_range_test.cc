@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
-#include <limits>
 #include <random>
 #include <set>
 #include <string>
@@ -18,6 +17,7 @@
 #include "tests/cuda/same_on_device.h"
 #include "tests/cuda/segment_paths.h"
 #include "tests/support/dynamic_range_case.h"
+#include "tests/support/special_numbers.h"
 
 namespace kvant::tests {
 namespace {
@@ -128,7 +128,6 @@ TEST_P(EveryCudaDynamicRangeKernel, HalvesGoWhereTheNumericsSendThem) {
 // Segments of nothing but NaN, infinities, zeros, one value, denormals, huge or far values, beside ordinary ones: as
 // rows, as columns and all together.
 TEST_P(EveryCudaDynamicRangeKernel, OddSegmentsStayAmongThemselves) {
-  constexpr double kInf = std::numeric_limits<double>::infinity();
   const double tiny = in() == ElementKind::f64 ? 1e-310 : in() == ElementKind::f16 ? 6e-8 : 1e-40;
   const double huge = in() == ElementKind::f64 ? 1.7e308 : in() == ElementKind::f16 ? 65000.0 : 3e38;
   struct Odd {
@@ -161,7 +160,6 @@ TEST_P(EveryCudaDynamicRangeKernel, OddSegmentsStayAmongThemselves) {
 
 // What is found without looking at each value twice must not lose the one that matters.
 TEST_P(EveryCudaDynamicRangeKernel, OneOddValueAnywhereIsNoticed) {
-  constexpr double kInf = std::numeric_limits<double>::infinity();
   Turns turns(4);
   for (const Granularity& scope : std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{1}, PerGroup{1, 32}})
     for (const std::size_t place : {0u, 31u, 299u, 1033u, 2999u})

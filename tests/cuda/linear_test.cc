@@ -7,10 +7,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <iterator>
 #include <limits>
-#include <optional>
 #include <random>
 #include <set>
 #include <span>
@@ -21,11 +19,10 @@
 #include "ops/registry.h"
 #include "tests/cuda/same_on_device.h"
 #include "tests/support/linear_case.h"
+#include "tests/support/special_numbers.h"
 
 namespace kvant::tests {
 namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // One row, few, a tile of 16 and beside it, several tiles.
 constexpr std::int64_t kRows[] = {1, 2, 3, 5, 9, 16, 17, 40, 130};

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <limits>
 #include <random>
 #include <set>
 #include <string>
@@ -18,11 +17,11 @@
 #include "tests/cuda/same_on_device.h"
 #include "tests/cuda/segment_paths.h"
 #include "tests/support/dynamic_range_case.h"
+#include "tests/support/special_numbers.h"
 
 namespace kvant::tests {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
 struct Form {
   unsigned outputs = 7;        // as bits: 1 min, 2 max, 4 max_abs
   std::int64_t input_gap = 0;  // elements between rows

@@ -170,11 +170,11 @@ TEST(CudaStream, PlansBelongToTheirBackend) {
     // Neither may look at the arguments of the other's memory.
     std::vector<std::byte> scratch(on_cpu->workspace_size());
     const Status cpu_plan = on_cpu->run(gpu(), {scratch.data(), scratch.size()}, p.args);
-    EXPECT_TRUE(says(cpu_plan, "the plan was selected for cpu, the stream is one of cuda"))
+    EXPECT_TRUE(says(cpu_plan, "the plan was selected for cpu, but the stream is on cuda"))
         << p.name << ": " << cpu_plan.message();
     DeviceCopies device({});
     const Status gpu_plan = on_gpu->run(Stream::cpu(1), device.scratch(on_gpu->workspace_size()), device.put(p.args));
-    EXPECT_TRUE(says(gpu_plan, "the plan was selected for cuda, the stream is one of cpu"))
+    EXPECT_TRUE(says(gpu_plan, "the plan was selected for cuda, but the stream is on cpu"))
         << p.name << ": " << gpu_plan.message();
   });
 }
@@ -191,7 +191,7 @@ TEST(CudaStream, BelongsToItsDevice) {
     DeviceCopies device({});
     const Status status = plan->run(stream, device.scratch(plan->workspace_size()), device.put(p.args));
     EXPECT_EQ(status.code(), StatusCode::InvalidProblem) << p.name;
-    EXPECT_TRUE(says(status, "the stream belongs to device 0, the current one is 3")) << p.name << status.message();
+    EXPECT_TRUE(says(status, "the stream belongs to device 0, the current device is 3")) << p.name << status.message();
   });
 }
 #endif

@@ -62,7 +62,7 @@ TEST(Patterns, NoneMatchesNothing) {
 TEST(Patterns, WhatIsNoExpressionIsRefused) {
   for (const char* text : {"re:(", "re:[a", "re:*", "re:a{2,1}", "re:(?P<n>a)", "re:a\\"})
     EXPECT_TRUE(refused(parsed({"lm_head", text}).status(), StatusCode::InvalidProblem,
-                        {"pattern '", io::printable(text), "is no regular expression"}))
+                        {"pattern '", io::printable(text), "is not a valid regular expression"}))
         << text;
 }
 
@@ -72,7 +72,8 @@ TEST(Patterns, NoPatternTakesLong) {
   EXPECT_EQ(match({"re:(a+)+$", "re:(a|aa)+$", "re:(.*)*b", "re:(a*)*(a*)*b"}, name), "none");
   // For ever where the search goes back to try every way.
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
-  EXPECT_TRUE(refused(parsed({R"(re:(a)\1)"}).status(), StatusCode::InvalidProblem, {"is no regular expression"}));
+  EXPECT_TRUE(
+      refused(parsed({R"(re:(a)\1)"}).status(), StatusCode::InvalidProblem, {"is not a valid regular expression"}));
 }
 
 TEST(Patterns, NoPatternIsTooDeep) {

@@ -87,7 +87,7 @@ TEST(QuantizationConfig, RefusesOtherForms) {
   EXPECT_TRUE(
       refused(changed(w8a8(), weights + "/surprise", 1), kUnknown, {"group_0.weights: unknown key 'surprise'"}));
   EXPECT_TRUE(refused(changed(w8a8(), "/format", "pack-quantized"), kUnknown,
-                      {"num_bits 8 is for format \"int-quantized\", which is \"pack-quantized\""}));
+                      {"num_bits 8 needs format \"int-quantized\", but it is \"pack-quantized\""}));
   EXPECT_TRUE(refused(changed(w8a8(), "/format", "marlin"), kUnknown, {"format is", "marlin"}));
   EXPECT_TRUE(refused(changed(w8a8(), "/quantization_status", "frozen"), kUnknown, {"quantization_status", "frozen"}));
   EXPECT_TRUE(
@@ -98,16 +98,16 @@ TEST(QuantizationConfig, RefusesOtherForms) {
   EXPECT_TRUE(refused(changed(w8a8(), "/config_groups/group_1", io::Json::object()), kUnknown, {"has 2 groups"}));
   EXPECT_TRUE(refused(changed(w8a8(), group + "/output_activations", {{"num_bits", 8}}), kUnknown,
                       {"output_activations", "must be null"}));
-  EXPECT_TRUE(refused(changed(w8a8(), weights + "/num_bits", 3), kUnknown, {"num_bits is 3, kvant knows 8 and 4"}));
+  EXPECT_TRUE(refused(changed(w8a8(), weights + "/num_bits", 3), kUnknown, {"num_bits is 3, kvant supports 8 and 4"}));
   EXPECT_TRUE(refused(changed(w8a8(), weights + "/num_bits", 8.0), kUnknown, {"num_bits is 8.0, must be an integer"}));
   EXPECT_TRUE(refused(changed(w8a8(), weights + "/num_bits", std::numeric_limits<std::uint64_t>::max()), kUnknown,
                       {"must be an integer"}));
   EXPECT_TRUE(refused(changed(w8a8(), weights + "/type", "float"), kUnknown, {"type is", "must be \"int\""}));
   EXPECT_TRUE(refused(changed(w8a8(), weights + "/symmetric", false), kUnknown,
-                      {"symmetric is false", "vLLM takes symmetric 8-bit weights only"}));
+                      {"symmetric is false", "vLLM accepts only symmetric 8-bit weights"}));
   EXPECT_TRUE(refused(changed(w8a8(), weights + "/symmetric", "yes"), kUnknown, {"must be true or false"}));
   EXPECT_TRUE(refused(changed(w8a8(), weights + "/strategy", "tensor"), kUnknown,
-                      {"strategy is \"tensor\", kvant knows \"channel\" for 8 bits"}));
+                      {"strategy is \"tensor\", kvant supports \"channel\" for 8 bits"}));
   EXPECT_TRUE(refused(changed(w8a8(), weights + "/dynamic", true), kUnknown, {"weights must be static"}));
   EXPECT_TRUE(refused(changed(w8a8(), weights + "/actorder", "group"), kUnknown, {"actorder", "must be null"}));
   EXPECT_TRUE(refused(changed(w8a8(), inputs, nullptr), kUnknown, {"input_activations: is null, must be an object"}));

@@ -153,7 +153,7 @@ TEST(QuantizedLayers, RefusesTensorsThatDoNotAgree) {
                               }),
                       kBad, {"does not fit"}));
   EXPECT_TRUE(refused(shape(16, 56), kBad, {"says [16, 56]"}));
-  EXPECT_TRUE(refused(shape(16, 60), kBad, {"says in_features 60, no multiple of the group size 32"}));
+  EXPECT_TRUE(refused(shape(16, 60), kBad, {"says in_features 60, which is not a multiple of the group size 32"}));
   EXPECT_TRUE(refused(shape(15, 64), kBad, {"says [15, 64]"}));
   EXPECT_TRUE(
       refused(outcome(w4a16(32), [](M& m) { m.remove("a.b.weight_shape"); }), kBad, {"'a.b.weight_shape' is missing"}));

@@ -124,10 +124,6 @@ class AtomicFileTest : public testing::Test {
   ScratchFolder folder_;
 };
 
-testing::AssertionResult accepted(const Status& status) {
-  return status.ok() ? testing::AssertionSuccess() : testing::AssertionFailure() << status.message();
-}
-
 // ---- The life of a file ---------------------------------------------------------------------------------------
 
 TEST_F(AtomicFileTest, AppearsAtCommit) {
@@ -238,7 +234,7 @@ TEST_F(AtomicFileTest, WorksInTheCurrentFolder) {
 
 TEST_F(AtomicFileTest, RefusesOrReplacesAPartialFile) {
   put_text(folder_ / "model.partial", "left over, and longer");
-  EXPECT_TRUE(refused(create_status("model", false), kInvalid, {"model.partial: exists already", "killed"}));
+  EXPECT_TRUE(refused(create_status("model", false), kInvalid, {"model.partial: already exists", "killed"}));
   EXPECT_EQ(text_of(folder_ / "model.partial"), "left over, and longer");
   AtomicFile file = started("text", true);
   EXPECT_TRUE(accepted(file.commit(false)));
@@ -251,7 +247,7 @@ TEST_F(AtomicFileTest, DoesNotFollowALinkAsPartialFile) {
   for (const std::string_view target : {"precious", "missing"}) {
     put_text(folder_ / "precious", "precious");
     fs::create_symlink(target, folder_ / "model.partial");
-    EXPECT_TRUE(refused(create_status("model", false), kInvalid, {"model.partial: exists already"}));
+    EXPECT_TRUE(refused(create_status("model", false), kInvalid, {"model.partial: already exists"}));
     EXPECT_TRUE(fs::is_symlink(folder_ / "model.partial"));
     AtomicFile file = started("text", true);
     EXPECT_FALSE(fs::is_symlink(folder_ / "model.partial"));
@@ -271,10 +267,10 @@ TEST_F(AtomicFileTest, DoesNotTouchAHardLinkedPartialFile) {
 
 TEST_F(AtomicFileTest, ReplacesNothingButFilesAndLinks) {
   fs::create_directory(folder_ / "model.partial");
-  EXPECT_TRUE(refused(create_status("model", false), kInvalid, {"model.partial: exists already"}));
+  EXPECT_TRUE(refused(create_status("model", false), kInvalid, {"model.partial: already exists"}));
   EXPECT_TRUE(refused(create_status("model", true), kInvalid, {"model.partial: is a directory, must be a regular"}));
   ASSERT_EQ(mkfifo((folder_ / "other.partial").c_str(), 0666), 0);
-  EXPECT_TRUE(refused(create_status("other", false), kInvalid, {"other.partial: exists already"}));
+  EXPECT_TRUE(refused(create_status("other", false), kInvalid, {"other.partial: already exists"}));
   EXPECT_TRUE(refused(create_status("other", true), kInvalid, {"other.partial: is a fifo, must be a regular"}));
   EXPECT_EQ(folder_.names(), (Names{"model.partial", "other.partial"}));
 }
@@ -300,7 +296,7 @@ TEST_P(FreeNameTest, IsNotFree) {
   {
     AtomicFile file = started("new");
     put_text(folder_ / "model", "old");  // between create and commit
-    EXPECT_TRUE(refused(file.commit(false), kInvalid, {"model: exists already and is not overwritten"}));
+    EXPECT_TRUE(refused(file.commit(false), kInvalid, {"model: already exists and is not overwritten"}));
   }
   EXPECT_EQ(folder_.names(), Names{"model"});
   EXPECT_EQ(text_of(folder_ / "model"), "old");
@@ -308,7 +304,7 @@ TEST_P(FreeNameTest, IsNotFree) {
 
 TEST_P(FreeNameTest, IsNotFreeForALinkToNothing) {
   fs::create_symlink("nothing", folder_ / "model");
-  EXPECT_TRUE(refused(started("new").commit(false), kInvalid, {"model: exists already and is not overwritten"}));
+  EXPECT_TRUE(refused(started("new").commit(false), kInvalid, {"model: already exists and is not overwritten"}));
   EXPECT_EQ(folder_.names(), Names{"model"});
   EXPECT_TRUE(fs::is_symlink(folder_ / "model"));
 }
@@ -335,7 +331,7 @@ TEST_F(AtomicFileTest, OverwritesALinkAndNotItsTarget) {
 TEST_F(AtomicFileTest, DoesNotOverwriteAFolder) {
   fs::create_directory(folder_ / "model");
   EXPECT_TRUE(refused(started("new").commit(true), kInvalid, {"model: renaming ", "model.partial", "is a directory"}));
-  EXPECT_TRUE(refused(started("new").commit(false), kInvalid, {"model: exists already"}));
+  EXPECT_TRUE(refused(started("new").commit(false), kInvalid, {"model: already exists"}));
   EXPECT_EQ(folder_.names(), Names{"model"});
 }
 
@@ -485,7 +481,7 @@ TEST_F(AtomicFileTest, AFlushThatFailsLeavesNothing) {
     g_file_flush_error = ENOSPC;
     AtomicFile file = started("text");
     EXPECT_TRUE(
-        refused(file.commit(overwrite), kInvalid, {"model.partial: flushing it to the disk: no space left on device"}));
+        refused(file.commit(overwrite), kInvalid, {"model.partial: flushing it to disk: no space left on device"}));
     EXPECT_EQ(folder_.names(), Names{});
     g_file_flush_error = 0;
     EXPECT_TRUE(refused(file.commit(overwrite), kInvalid, {"the file is not open"}));
@@ -539,7 +535,7 @@ TEST_F(AtomicFileTest, RefusesAFolderThatIsNotWritable) {
 TEST_F(AtomicFileTest, RefusesAPathThatNamesNoFile) {
   for (const std::string_view name : {"", ".", "..", "folder/", "folder/.", "folder/.."})
     EXPECT_TRUE(refused(AtomicFile::create(name, true).status(), kInvalid,
-                        {"\"" + std::string(name) + "\": the path must end in the name of a file"}));
+                        {"\"" + std::string(name) + "\": the path must end in a file name"}));
   EXPECT_TRUE(refused(create_status(std::string_view("a\0b", 3), true), kInvalid, {"a\\x00b: the path has a NUL"}));
   EXPECT_TRUE(refused(create_status(std::string(250, 'a'), true), kInvalid, {"file name too long"}));
   EXPECT_EQ(folder_.names(), Names{});
@@ -551,10 +547,10 @@ TEST_F(AtomicFileTest, WritesASmallFile) {
   using namespace std::string_literals;
   EXPECT_TRUE(accepted(write_file(folder_ / "text", "one\0two\n"s, false)));
   EXPECT_EQ(text_of(folder_ / "text"), "one\0two\n"s);
-  EXPECT_TRUE(refused(write_file(folder_ / "text", "other", false), kInvalid, {"text: exists already"}));
+  EXPECT_TRUE(refused(write_file(folder_ / "text", "other", false), kInvalid, {"text: already exists"}));
   EXPECT_EQ(text_of(folder_ / "text"), "one\0two\n"s);
   put_text(folder_ / "text.partial", "left over");
-  EXPECT_TRUE(refused(write_file(folder_ / "text", "other", false), kInvalid, {"text.partial: exists already"}));
+  EXPECT_TRUE(refused(write_file(folder_ / "text", "other", false), kInvalid, {"text.partial: already exists"}));
   EXPECT_TRUE(accepted(write_file(folder_ / "text", "other", true)));
   EXPECT_EQ(text_of(folder_ / "text"), "other");
   EXPECT_EQ(folder_.names(), Names{"text"});

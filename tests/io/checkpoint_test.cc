@@ -270,8 +270,8 @@ TEST_F(Sharded, AnIndexMustBeAnIndex) {
       return testing::AssertionFailure() << "no file in front: " << status.message();
     return refused(status, kBad, parts);
   };
-  EXPECT_TRUE(bad("", {"is no JSON"}));
-  EXPECT_TRUE(bad("[]", {"is no JSON object"}));
+  EXPECT_TRUE(bad("", {"is not JSON"}));
+  EXPECT_TRUE(bad("[]", {"is not a JSON object"}));
   EXPECT_TRUE(bad("{}", {"has no object \"weight_map\""}));
   EXPECT_TRUE(bad(R"({"weight_map": []})", {"has no object \"weight_map\""}));
   EXPECT_TRUE(bad(R"({"weight_map": null})", {"has no object \"weight_map\""}));
@@ -291,12 +291,12 @@ TEST(Checkpoint, AConfigMustBeAnObject) {
   const std::string path = folder / "config.json";
   for (const std::string_view text : {"[]", "1", "null", R"("llama")"}) {
     put_text(path, text);
-    EXPECT_TRUE(refused(refusal_of(folder.path()), kBad, {path, "is no JSON object"})) << text;
+    EXPECT_TRUE(refused(refusal_of(folder.path()), kBad, {path, "is not a JSON object"})) << text;
   }
   put_text(path, R"({"a": 1, "a": 2})");
   EXPECT_TRUE(refused(refusal_of(folder.path()), kBad, {path, "has the key 'a' twice"}));
   put_text(path, "");
-  EXPECT_TRUE(refused(refusal_of(folder.path()), kBad, {path, "is no JSON"}));
+  EXPECT_TRUE(refused(refusal_of(folder.path()), kBad, {path, "is not JSON"}));
   fs::remove(path);
   fs::create_directory(path);
   EXPECT_TRUE(refused(refusal_of(folder.path()), kBad, {path, "is a directory"}));

@@ -123,27 +123,27 @@ TEST(Json, AZeroByteIsRefused) {
 
 TEST(Json, NothingMayFollow) {
   EXPECT_TRUE(parse("{} \t\r\n").ok());
-  EXPECT_TRUE(bad("{}{}", {"is no JSON at byte 3"}));
-  EXPECT_TRUE(bad("{} x", {"is no JSON at byte 4"}));
-  EXPECT_TRUE(bad("1 2", {"is no JSON"}));
-  EXPECT_TRUE(bad("{},", {"is no JSON"}));
-  EXPECT_TRUE(bad("[]]", {"is no JSON"}));
-  EXPECT_TRUE(bad("{}// a comment", {"is no JSON"}));
+  EXPECT_TRUE(bad("{}{}", {"is not JSON at byte 3"}));
+  EXPECT_TRUE(bad("{} x", {"is not JSON at byte 4"}));
+  EXPECT_TRUE(bad("1 2", {"is not JSON"}));
+  EXPECT_TRUE(bad("{},", {"is not JSON"}));
+  EXPECT_TRUE(bad("[]]", {"is not JSON"}));
+  EXPECT_TRUE(bad("{}// a comment", {"is not JSON"}));
 }
 
 TEST(Json, InvalidUtf8IsRefused) {
   for (const std::string_view bytes :
        {"\xff", "\x80", "\xc0\xaf", "\xc3", "\xe2\x82", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf8\x88\x80\x80\x80"}) {
-    EXPECT_TRUE(bad(fmt::format("{{\"{}\":1}}", bytes), {"is no JSON at byte"}));
-    EXPECT_TRUE(bad(fmt::format("[\"{}\"]", bytes), {"is no JSON at byte"}));
-    EXPECT_TRUE(bad(bytes, {"is no JSON at byte"}));
+    EXPECT_TRUE(bad(fmt::format("{{\"{}\":1}}", bytes), {"is not JSON at byte"}));
+    EXPECT_TRUE(bad(fmt::format("[\"{}\"]", bytes), {"is not JSON at byte"}));
+    EXPECT_TRUE(bad(bytes, {"is not JSON at byte"}));
   }
 }
 
 TEST(Json, EscapesThatNameNoCharacterAreRefused) {
   for (const std::string_view text :
        {R"("\ud800")", R"("\udc00")", R"("\ud800\u0061")", R"("\u12")", R"("\u12g4")", R"("\x41")", R"("\)"})
-    EXPECT_TRUE(bad(text, {"is no JSON at byte"})) << text;
+    EXPECT_TRUE(bad(text, {"is not JSON at byte"})) << text;
 }
 
 TEST(Json, WhatIsNoJsonIsRefused) {
@@ -152,11 +152,11 @@ TEST(Json, WhatIsNoJsonIsRefused) {
         R"({"a" 1})", R"({a:1})", R"({1:1})", "'a'",  "01",       "+1",        ".5",          "1.",
         "0x10",       "1e",       "-",        "NaN",  "Infinity", "-Infinity", "tru",         "True",
         R"("a)",      "\"a\nb\"", "[1 2]",    "[,1]", "{,}",      "/**/{}",    "# {}"})
-    EXPECT_TRUE(bad(text, {"is no JSON at byte"})) << text;
+    EXPECT_TRUE(bad(text, {"is not JSON at byte"})) << text;
 }
 
 TEST(Json, ANumberBeyondDoubleIsRefusedInOurWords) {
-  EXPECT_TRUE(bad(R"({"a":1e999})", {"is no JSON at byte 10", "1e999"}));
+  EXPECT_TRUE(bad(R"({"a":1e999})", {"is not JSON at byte 10", "1e999"}));
   EXPECT_EQ(parse("1e999").status().message().find("exception"), std::string_view::npos);
   EXPECT_EQ(parse("{]").status().message().find("exception"), std::string_view::npos);
 }

@@ -648,7 +648,7 @@ TEST(SafetensorsLayout, Refuses) {
   EXPECT_TRUE(refused(refusal({{"a", DType::f32, {kMax, 2, 0}, 0, 0}}), kBad, {"overflows"}));
   EXPECT_TRUE(refused(refusal({{"a", DType::f4, {3}, 0, 0}}), kBad, {"tensor \"a\"", "1 bytes and 4 bits"}));
   EXPECT_TRUE(refused(refusal({{"a", DType::u8, {kMax - 5}, 0, 0}, {"b", DType::u8, {6}, 0, 0}}), kBad,
-                      {"tensor \"b\"", "6 bytes behind 9223372036854775802 overflow"}));
+                      {"tensor \"b\"", "6 bytes after 9223372036854775802 overflow"}));
   EXPECT_TRUE(refused(refusal({{"a", DType::u8, {kMax}, 0, 0}}), kBad,
                       {"bytes of header and 9223372036854775807 of data overflow"}));
   EXPECT_TRUE(refused(refusal({{"a", DType::u8, std::vector<std::uint64_t>(65, 1), 0, 0}}), kBad,
@@ -701,7 +701,7 @@ TEST(SafetensorsFile, RefusesLengths) {
   EXPECT_TRUE(refused(refusal(""), kBad, {"m: has 0 bytes"}));
   EXPECT_TRUE(refused(refusal("1234567"), kBad, {"m: has 7 bytes"}));
   EXPECT_TRUE(refused(refusal(length_bytes(0)), kBad, {"m: header is empty"}));
-  EXPECT_TRUE(refused(refusal(length_bytes(3) + "{}"), kBad, {"header has 3 bytes", "the file has 2 behind"}));
+  EXPECT_TRUE(refused(refusal(length_bytes(3) + "{}"), kBad, {"header has 3 bytes", "the file has 2 after"}));
   EXPECT_TRUE(refused(refusal(length_bytes(100'000'001) + "{}"), kBad, {"has 100000001 bytes", "at most 100000000"}));
   EXPECT_TRUE(refused(refusal(length_bytes(~std::uint64_t{0}) + "{}"), kBad, {"has 18446744073709551615 bytes"}));
   EXPECT_TRUE(refused(refusal(length_bytes(2) + "{}x"), kBad, {"no tensors", "1 bytes of data"}));

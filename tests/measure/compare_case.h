@@ -6,7 +6,6 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "measure/compare.h"
 #include "tests/support/checkpoint_fixture.h"
 #include "tests/support/scratch.h"
+#include "tests/support/special_numbers.h"
 
 namespace kvant::tests {
 
@@ -24,9 +24,6 @@ using measure::Comparison;
 using measure::LayerDetails;
 using measure::LayerLoss;
 using measure::ModelLoss;
-
-inline constexpr double kInf = std::numeric_limits<double>::infinity();
-inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // Original and quantized folder of some layers; `s` smooths the first of them.
 struct Pair {

@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include "tests/support/checkpoint_fixture.h"
 #include "tests/support/refusals.h"
 #include "tests/support/scratch.h"
+#include "tests/support/special_numbers.h"
 
 namespace kvant::tests {
 namespace {
@@ -20,9 +20,6 @@ namespace {
 using io::DType;
 using measure::Inspection;
 using measure::ValueStats;
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 Result<Inspection> inspected(const fs::path& path, bool stats = false, int threads = 2,
                              std::uint64_t max_memory = std::uint64_t{1} << 30) {

@@ -8,8 +8,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <limits>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -19,6 +17,7 @@
 #include "tests/support/checkpoint_fixture.h"
 #include "tests/support/refusals.h"
 #include "tests/support/scratch.h"
+#include "tests/support/special_numbers.h"
 
 namespace kvant::tests {
 namespace {
@@ -31,9 +30,6 @@ using measure::InputChannels;
 using measure::LayerDetail;
 using measure::WeightError;
 using measure::WeightHistogram;
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // Histogram and strip take all rows of a layer up to so many weights.
 constexpr std::uint64_t kSampledWeights = 32768;

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "tests/support/checkpoint_fixture.h"
 #include "tests/support/refusals.h"
 #include "tests/support/scratch.h"
+#include "tests/support/special_numbers.h"
 
 namespace kvant::tests {
 namespace {
@@ -20,8 +20,6 @@ using format::Scheme;
 using io::DType;
 using measure::Verification;
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 const std::string kBlock0 = "model.layers.0.";
 
 Verification verified(const fs::path& path, int threads = 2) {
@@ -130,7 +128,7 @@ TEST(Verify, TheIndexAgreesWithTheShards) {
                           {"'ghost' is not in model-00001-of-00002.safetensors"}));
   put_text(index, model.index().dump());
   write_safetensors(folder / "model.safetensors", {});
-  EXPECT_TRUE(one_problem(verified(folder), {"model.safetensors: is beside an index", "remove it"}));
+  EXPECT_TRUE(one_problem(verified(folder), {"model.safetensors: is next to an index", "remove it"}));
 }
 
 TEST(Verify, LeftOversOfARunThatDidNotFinish) {
@@ -167,13 +165,13 @@ TEST(Verify, TheConfigurationIsOneThatLoadersTake) {
       verified(
           small_model(w8a8()),
           [](M& m) { m.config["quantization_config"]["config_groups"]["group_0"]["weights"]["symmetric"] = false; }),
-      {"symmetric is false, and vLLM takes symmetric 8-bit weights only"}));
+      {"symmetric is false, but vLLM accepts only symmetric 8-bit weights"}));
   EXPECT_TRUE(one_problem(verified(small_model(w8a8()), [](M& m) { m.config["quantization_config"] = "w8a8"; }),
                           {"must be an object"}));
   EXPECT_TRUE(one_problem(verified(small_model(w8a8()), [](M& m) { m.config["quantization_config"]["ignore"] = 3; }),
                           {"ignore is 3, must be a list of strings"}));
   EXPECT_TRUE(one_problem(verified(small_model(w8a8()), [](M& m) { add_ignore(m, "re:("); }),
-                          {"quantization_config.ignore: pattern 're:(' is no regular expression"}));
+                          {"quantization_config.ignore: pattern 're:(' is not a valid regular expression"}));
   EXPECT_TRUE(one_problem(verified(small_model(w8a8(), false),
                                    [](M& m) {
                                      m.config["quantization_config"] =
@@ -258,7 +256,7 @@ TEST(Verify, NoQuantizedLinearIsIgnored) {
   const std::string down = kBlock0 + "mlp.down_proj";
   for (const std::string& pattern : {down, std::string("re:.*down")})
     EXPECT_TRUE(one_problem(verified(small_model(w4a16(32)), [&](M& m) { add_ignore(m, pattern); }),
-                            {"ignore names 'model.layers.0.mlp.down_proj', which is quantized", "take it out"}));
+                            {"ignore lists 'model.layers.0.mlp.down_proj', which is quantized", "take it out"}));
   EXPECT_EQ(verified(small_model(w8a8()), [](M& m) { add_ignore(m, "Linear"); }).problems.size(), 7u);
   const auto targets = [&](const io::Json& list) {
     return verified(small_model(w8a8()),
@@ -266,7 +264,7 @@ TEST(Verify, NoQuantizedLinearIsIgnored) {
   };
   EXPECT_TRUE(targets({"re:.*_proj"}).problems.empty());
   EXPECT_TRUE(one_problem(targets({"re:.*self_attn", "re:.*(gate|up)_proj"}),
-                          {"targets do not name 'model.layers.0.mlp.down_proj'", "add it to targets"}));
+                          {"targets do not list 'model.layers.0.mlp.down_proj'", "add it to targets"}));
 }
 
 TEST(Verify, FusedLayersAreUnderOneScheme) {
@@ -279,7 +277,7 @@ TEST(Verify, FusedLayersAreUnderOneScheme) {
   EXPECT_TRUE(
       one_problem(mixed(kBlock0 + "self_attn.v_proj"),
                   {"'model.layers.0.self_attn.v_proj' is not quantized and 'model.layers.0.self_attn.k_proj' is",
-                   "one layer of them", "one scheme"}));
+                   "into one layer", "one scheme"}));
   EXPECT_TRUE(one_problem(mixed(kBlock0 + "mlp.gate_proj"), {"gate_proj' is not quantized", "up_proj' is"}));
   EXPECT_TRUE(mixed(kBlock0 + "self_attn.o_proj").problems.empty());
   const std::string experts = "model.layers.0.block_sparse_moe.experts.3.";

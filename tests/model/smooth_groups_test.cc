@@ -285,8 +285,7 @@ TEST(SmoothGroups, ABlockWithoutAnExpertIsLeftAlone) {
 TEST(SmoothGroups, ANormThatMayFeedSomethingElseIsLeftAlone) {
   // In the attention: only the norm before that.
   SmoothGroups found = find_smooth_groups(of_type("llama"), llama() + "model.layers.0.self_attn.g_proj");
-  EXPECT_TRUE(
-      alone(found, "model.layers.0.input_layernorm", {"'model.layers.0.self_attn.g_proj' may read it as well"}));
+  EXPECT_TRUE(alone(found, "model.layers.0.input_layernorm", {"'model.layers.0.self_attn.g_proj' may read it too"}));
   EXPECT_EQ(found.left_alone.size(), 1u);
   EXPECT_EQ(found.groups.size(), 3u);
   found = find_smooth_groups(of_type("llama"), llama() + "model.layers.0.mlp.router");
@@ -294,7 +293,7 @@ TEST(SmoothGroups, ANormThatMayFeedSomethingElseIsLeftAlone) {
   EXPECT_EQ(found.left_alone.size(), 1u);
   // At home nowhere: all norms of that block.
   found = find_smooth_groups(of_type("llama"), llama() + "model.layers.1.adapter.down");
-  EXPECT_TRUE(alone(found, "model.layers.1.input_layernorm", {"'model.layers.1.adapter.down' may read it as well"}));
+  EXPECT_TRUE(alone(found, "model.layers.1.input_layernorm", {"'model.layers.1.adapter.down' may read it too"}));
   EXPECT_TRUE(alone(found, "model.layers.1.post_attention_layernorm", {"adapter.down"}));
   EXPECT_EQ(found.groups.size(), 2u);
   // Below a reader.
@@ -315,7 +314,7 @@ TEST(SmoothGroups, TwoSetsOfReadersAreLeftAlone) {
 
 TEST(SmoothGroups, NamesOfExpertsThatAreNoNumbersAreStrangers) {
   EXPECT_TRUE(alone(find_smooth_groups(of_type("mixtral"), mixtral() + "model.layers.0.block_sparse_moe.experts.x.w1"),
-                    "model.layers.0.post_attention_layernorm", {"experts.x.w1", "may read it as well"}));
+                    "model.layers.0.post_attention_layernorm", {"experts.x.w1", "may read it too"}));
   EXPECT_TRUE(alone(find_smooth_groups(of_type("mixtral"), mixtral() + "model.layers.0.block_sparse_moe.experts.00.w1"),
                     "model.layers.0.post_attention_layernorm", {"experts.2.w1", "is missing"}));
 }
@@ -326,7 +325,7 @@ TEST(SmoothGroups, NormsOutsideOfBlocksAreNotLookedAt) {
       {"input_layernorm", "model.input_layernorm", "x0.input_layernorm", "self_attn.q_proj", "model.self_attn.q_proj"});
   EXPECT_TRUE(found.groups.empty());
   EXPECT_TRUE(found.left_alone.empty());
-  EXPECT_TRUE(contains(found.refusal, {"no norm can be folded as in a llama model", "there is none of its norms"}));
+  EXPECT_TRUE(contains(found.refusal, {"no norm can be folded as in a llama model", "none of its norms is there"}));
 }
 
 TEST(SmoothGroups, WhereAllIsLeftAloneTheModelIsRefused) {
@@ -414,8 +413,8 @@ TEST(SmoothGroupsByNames, AreTakenWithAWarning) {
     EXPECT_EQ(found.family, family);
     EXPECT_EQ(found.groups.size(), 4u);
     EXPECT_EQ(found.default_alpha, family == "llama" ? 0.8 : 0.5);
-    EXPECT_TRUE(contains(found.warning, {"config.json names no model_type", fmt::format("taken for {}-like", family),
-                                         "the same names"}));
+    EXPECT_TRUE(contains(
+        found.warning, {"config.json has no model_type", fmt::format("treated as {}-like", family), "the same names"}));
   }
   EXPECT_TRUE(contains(find_smooth_groups({}, llama()).warning, {"norms multiply by (1 + weight)"}));
   EXPECT_EQ(find_smooth_groups({}, mixtral()).family, "llama");
@@ -432,8 +431,8 @@ TEST(SmoothGroupsByNames, WhatDoesNotFitIsRefused) {
   const auto none = [](const Modules& modules) {
     const SmoothGroups found = find_smooth_groups({}, modules);
     if (!found.groups.empty() || !found.family.empty() || !found.warning.empty())
-      return testing::AssertionFailure() << "taken for " << found.family;
-    return contains(found.refusal, {"config.json names no model_type", "fit no known family", "--smooth-groups",
+      return testing::AssertionFailure() << "treated as " << found.family;
+    return contains(found.refusal, {"config.json has no model_type", "fit no known family", "--smooth-groups",
                                     "llama, opt, bloom", "JSON file"});
   };
   EXPECT_TRUE(none({}));
@@ -514,18 +513,18 @@ TEST(SmoothGroupsOfFamily, StillLeaveAlone) {
 TEST(SmoothGroupsOfFamily, AnUnknownNameIsRefusedWithTheKnownOnes) {
   for (const char* name : {"", "Llama", "gpt2", "given", "\x1b[0m"}) {
     const Status status = smooth_groups_of_family(name, {}, llama()).status();
-    EXPECT_TRUE(refused(status, kBad, {"there is no family '", "llama, opt, bloom"}));
+    EXPECT_TRUE(refused(status, kBad, {"unknown family '", "llama, opt, bloom"}));
     EXPECT_EQ(status.message().find('\x1b'), std::string_view::npos);
   }
 }
 
 TEST(SmoothGroupsOfFamily, WithoutAnyGroupIsRefused) {
   EXPECT_TRUE(refused(smooth_groups_of_family("opt", of_type("granite"), llama()).status(), kUnsupported,
-                      {"family opt", "there is none of its norms"}));
+                      {"family opt", "none of its norms is there"}));
   EXPECT_TRUE(refused(smooth_groups_of_family("llama", of_type("cohere"), cohere()).status(), kUnsupported,
                       {"family llama", "model.layers.0.input_layernorm", "has no post_attention_layernorm"}));
   EXPECT_TRUE(refused(smooth_groups_of_family("llama", of_type("olmo"), gemma2()).status(), kUnsupported,
-                      {"feedforward_layernorm' may read it as well"}));
+                      {"feedforward_layernorm' may read it too"}));
 }
 
 // ---- Groups of a file -----------------------------------------------------------------------------------------
@@ -569,7 +568,7 @@ TEST(SmoothGroupsOfAFile, APlaceForNumbersStandsForAll) {
   EXPECT_EQ(norms_of(*found), below("model.layers.", {"0.input_layernorm", "1.input_layernorm"}));
   EXPECT_EQ(readers_of(*found, "model.layers.1.input_layernorm"), Names{"model.layers.1.self_attn.q_proj"});
   EXPECT_TRUE(bad(file_of({group("model.layers.{i}.norm", {"model.layers.{i}.self_attn.q_proj"})}),
-                  {"no module is named like the norm 'model.layers.{i}.norm'"}));
+                  {"no module matches the norm 'model.layers.{i}.norm'"}));
   EXPECT_TRUE(bad(file_of({group("model.layers.{i}.input_layernorm", {"model.layers.{i}.q"})}),
                   {"there is no module 'model.layers.0.q'"}));
   EXPECT_TRUE(bad(file_of({group(kNorm, {"model.layers.{i}.self_attn.q_proj"})}),
@@ -590,9 +589,9 @@ TEST(SmoothGroupsOfAFile, AlphaMayBeGiven) {
 }
 
 TEST(SmoothGroupsOfAFile, WhatIsNoJsonIsRefused) {
-  EXPECT_TRUE(bad("", {"is no JSON"}));
-  EXPECT_TRUE(bad("{", {"is no JSON"}));
-  EXPECT_TRUE(bad(file_of({group(kNorm, {kQ})}) + "x", {"is no JSON"}));
+  EXPECT_TRUE(bad("", {"is not JSON"}));
+  EXPECT_TRUE(bad("{", {"is not JSON"}));
+  EXPECT_TRUE(bad(file_of({group(kNorm, {kQ})}) + "x", {"is not JSON"}));
   EXPECT_TRUE(bad(R"({"groups": [], "groups": []})", {"has the key 'groups' twice"}));
 }
 
@@ -600,14 +599,14 @@ TEST(SmoothGroupsOfAFile, WhatHasAnotherShapeIsRefused) {
   for (const char* text : {"[]", "1", "{}", R"({"alpha": 0.5})", R"({"groups": {}})", R"({"groups": null})"})
     EXPECT_TRUE(bad(text, {"must be an object with an array \"groups\""})) << text;
   EXPECT_TRUE(bad(R"({"groups": []})", {"\"groups\" is empty"}));
-  EXPECT_TRUE(bad(R"({"groups": [], "Groups": []})", {"the key 'Groups' is not known", "groups and alpha"}));
+  EXPECT_TRUE(bad(R"({"groups": [], "Groups": []})", {"unknown key 'Groups'", "groups, alpha"}));
   EXPECT_TRUE(bad(R"({"groups": [{"norm": "a", "linears": ["b"], "linear": "c"}]})",
-                  {"the key 'linear' of a group is not known", "norm and linears"}));
+                  {"unknown key 'linear' in a group", "norm, linears"}));
   for (const char* one :
        {"1", "[]", "{}", R"({"norm": "a"})", R"({"linears": ["a"]})", R"({"norm": 1, "linears": ["a"]})",
         R"({"norm": "a", "linears": "b"})", R"({"norm": "a", "linears": []})", R"({"norm": "a", "linears": [1]})",
         R"({"norm": "a", "linears": ["b", null]})"})
-    EXPECT_TRUE(bad(file_of({one}), {"a group is", "must be an object of a string \"norm\""})) << one;
+    EXPECT_TRUE(bad(file_of({one}), {"a group is", "must be an object with a string \"norm\""})) << one;
 }
 
 TEST(SmoothGroupsOfAFile, NamesMustExist) {

@@ -141,6 +141,13 @@ TEST(Allocation, DoesNotHappenInRunOfDynamicRanges) {
       }
 }
 
+template <class Case>
+void expect_no_allocation(const Stream& stream, const Case& c, bool packed) {
+  const typename Case::Prepared linear(c, {}, {.packed = packed, .spare_rows = 2}, stream);
+  ASSERT_TRUE(linear.status().ok()) << linear.status().message();
+  expect_no_allocation(stream, c.text(), [&] { return linear.run(stream).ok(); });
+}
+
 // Small layers that one thread runs alone, and ones that are cut into parts; the scratch is the caller's.
 TEST(Allocation, DoesNotHappenInRunOfLinears) {
   if (!KVANT_COUNTS_MALLOC) GTEST_SKIP() << "a sanitizer owns the allocator";
@@ -151,10 +158,7 @@ TEST(Allocation, DoesNotHappenInRunOfLinears) {
           LinearCase c(m, k, n, {activation, ElementKind::s8, ElementKind::f16}, CodeData::uniform, CodeData::outliers,
                        1);
           c.draw_parameters(3);
-          const PreparedLinear linear(c, {}, {.packed = packed, .spare_rows = 2}, stream);
-          ASSERT_TRUE(linear.status().ok()) << linear.status().message();
-          expect_no_allocation(stream, c.text(), [&] { return linear.run(stream).ok(); });
-          if (HasFatalFailure()) return;
+          ASSERT_NO_FATAL_FAILURE(expect_no_allocation(stream, c, packed));
         }
 }
 
@@ -166,10 +170,7 @@ TEST(Allocation, DoesNotHappenInRunOfF32Linears) {
       for (const ElementKind weight : kF32WeightKinds)
         for (const bool packed : {false, true}) {
           const F32LinearCase c(m, k, n, weight, true, 1);
-          const PreparedF32Linear linear(c, {}, {.packed = packed, .spare_rows = 2}, stream);
-          ASSERT_TRUE(linear.status().ok()) << linear.status().message();
-          expect_no_allocation(stream, c.text(), [&] { return linear.run(stream).ok(); });
-          if (HasFatalFailure()) return;
+          ASSERT_NO_FATAL_FAILURE(expect_no_allocation(stream, c, packed));
         }
 }
 

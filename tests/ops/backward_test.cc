@@ -22,37 +22,32 @@ const std::vector<float> kX = {0.0f,   -5.5f,  2.0f,   2.24f,   2.25f, 2.26f, -5
 const std::vector<bool> kInside = {true, true,  true,  true,  true,  false, false,
                                    true, false, false, false, false, false, false};
 
-TEST(Backward, OfFakeQuantizePassesGradientsInsideTheRange) {
+const Shape kShape = {static_cast<std::int64_t>(kX.size())};
+
+// Every gradient is `from`; what is inside becomes `to`, the rest 0.
+template <class Plan>
+void expect_inside(const typename Plan::Descriptor& descriptor, float from, float to) {
   const Stream stream = Stream::cpu(1);
-  const auto n = static_cast<std::int64_t>(kX.size());
-  std::vector<float> dy(kX.size(), 3.0f), dx(kX.size(), -1.0f);
-  const auto plan = FakeQuantizeBackwardPlan<float>::select(stream, {.shape = {n}, .q_min = -8, .q_max = 7});
+  std::vector<float> dy(kX.size(), from), dx(kX.size(), -1.0f);
+  const auto plan = Plan::select(stream, descriptor);
   ASSERT_TRUE(plan.ok());
   ASSERT_TRUE(plan->run(stream, {},
-                        {.grad_output = {dy.data(), {n}},
-                         .input = {kX.data(), {n}},
-                         .grad_input = {dx.data(), {n}},
+                        {.grad_output = {dy.data(), kShape},
+                         .input = {kX.data(), kShape},
+                         .grad_input = {dx.data(), kShape},
                          .scale = 0.5f,
                          .zero_point = 3})
                   .ok());
   note_kernel(plan->sku());
-  for (std::size_t i = 0; i < kX.size(); ++i) EXPECT_EQ(dx[i], kInside[i] ? 3.0f : 0.0f) << "x = " << kX[i];
+  for (std::size_t i = 0; i < kX.size(); ++i) EXPECT_EQ(dx[i], kInside[i] ? to : 0.0f) << "x = " << kX[i];
+}
+
+TEST(Backward, OfFakeQuantizePassesGradientsInsideTheRange) {
+  expect_inside<FakeQuantizeBackwardPlan<float>>({.shape = kShape, .q_min = -8, .q_max = 7}, 3.0f, 3.0f);
 }
 
 TEST(Backward, OfQuantizeDividesByTheScale) {
-  const Stream stream = Stream::cpu(1);
-  const auto n = static_cast<std::int64_t>(kX.size());
-  std::vector<float> dy(kX.size(), 0.7f), dx(kX.size(), -1.0f);
-  const auto plan = QuantizePerTensorBackwardPlan<float, Int4>::select(stream, {.shape = {n}});
-  ASSERT_TRUE(plan.ok());
-  ASSERT_TRUE(plan->run(stream, {},
-                        {.grad_output = {dy.data(), {n}},
-                         .input = {kX.data(), {n}},
-                         .grad_input = {dx.data(), {n}},
-                         .scale = 0.5f,
-                         .zero_point = 3})
-                  .ok());
-  for (std::size_t i = 0; i < kX.size(); ++i) EXPECT_EQ(dx[i], kInside[i] ? 0.7f / 0.5f : 0.0f) << "x = " << kX[i];
+  expect_inside<QuantizePerTensorBackwardPlan<float, Int4>>({.shape = kShape}, 0.7f, 0.7f / 0.5f);
 }
 
 TEST(Backward, OfDequantizeMultipliesByTheScaleOfTheChannel) {

@@ -5,34 +5,21 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <initializer_list>
 #include <limits>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "kvant/kvant.h"
-#include "tests/support/refusals.h"
+#include "tests/support/plan_refusals.h"
 #include "tests/support/tables.h"
 
 namespace kvant::tests {
 namespace {
 
 constexpr DynamicRangeMode kModes[] = {DynamicRangeMode::symmetric, DynamicRangeMode::asymmetric};
-
-testing::AssertionResult invalid(const Status& status, Parts parts) {
-  return refused(status, StatusCode::InvalidProblem, parts);
-}
-testing::AssertionResult unsupported(const Status& status, Parts parts) {
-  return refused(status, StatusCode::Unsupported, parts);
-}
-testing::AssertionResult accepted(const Status& status) {
-  return status.ok() ? testing::AssertionSuccess() : testing::AssertionFailure() << "refused: " << status.message();
-}
 
 // A problem that is in order, with all of its views in one buffer. A test changes one thing and says what must be
 // refused. Places are far enough apart that moving one by a few bytes meets no other.
@@ -60,38 +47,19 @@ struct Problem {
   Problem(const Problem&) = delete;
   Problem& operator=(const Problem&) = delete;
 
-  Status selects() const {
-    return AnyDynamicRangeQuantizePlan::select(Stream::cpu(1), descriptor, preference).status();
+  Result<AnyDynamicRangeQuantizePlan> select() const {
+    return AnyDynamicRangeQuantizePlan::select(Stream::cpu(1), descriptor, preference);
   }
+  Status selects() const { return select().status(); }
 
-  // can_implement() and run() refuse alike, in the operator's name, and nothing is written.
   testing::AssertionResult refuses(StatusCode code, Parts parts) const {
-    const auto plan = AnyDynamicRangeQuantizePlan::select(Stream::cpu(1), descriptor, preference);
-    if (!plan.ok()) return accepted(plan.status()) << " (select)";
-    const std::vector<std::byte> before = memory;
-    std::vector<std::byte> scratch(plan->workspace_size());
-    const Status asked = plan->can_implement(args);
-    const Status ran = plan->run(Stream::cpu(1), {scratch.data(), scratch.size()}, args);
-    if (testing::AssertionResult result = refused(ran, code, parts); !result) return result << " (run)";
-    if (asked.code() != ran.code() || asked.message() != ran.message())
-      return testing::AssertionFailure() << "can_implement says \"" << asked.message() << "\", run \"" << ran.message()
-                                         << "\"";
-    if (memory != before) return testing::AssertionFailure() << "a refused run wrote: " << ran.message();
     const std::string prefix = "dynamic_range_quantize_per_" + std::string(name(descriptor.scope.kind())) + ": ";
-    if (!ran.message().starts_with(prefix))
-      return testing::AssertionFailure() << "\"" << ran.message() << "\" does not begin with \"" << prefix << "\"";
-    return testing::AssertionSuccess();
+    return tests::refuses(select(), args, memory, code, parts, prefix);
   }
   testing::AssertionResult invalid(Parts parts) const { return refuses(StatusCode::InvalidProblem, parts); }
   testing::AssertionResult unsupported(Parts parts) const { return refuses(StatusCode::Unsupported, parts); }
 
-  testing::AssertionResult runs() const {
-    const auto plan = AnyDynamicRangeQuantizePlan::select(Stream::cpu(1), descriptor, preference);
-    if (!plan.ok()) return accepted(plan.status()) << " (select)";
-    if (testing::AssertionResult result = accepted(plan->can_implement(args)); !result) return result;
-    std::vector<std::byte> scratch(plan->workspace_size());
-    return accepted(plan->run(Stream::cpu(1), {scratch.data(), scratch.size()}, args));
-  }
+  testing::AssertionResult runs() const { return tests::runs(select(), args); }
 };
 
 const std::vector<Granularity>& scopes() {
@@ -265,39 +233,12 @@ TEST(DynamicRangeSelect, DescriptorAgainstTheTypesOfThePlan) {
 
 TEST(DynamicRangeSelect, Preferences) {
   Problem p;
-  p.preference.backend = BackendKind::cuda;
-  EXPECT_TRUE(unsupported(p.selects(), {"dynamic_range_quantize_per_token: ", "cuda"}));
-  p.preference.backend = BackendKind::cpu;
-  EXPECT_TRUE(p.runs());
-  {
-    const ScopedVariable forced("KVANT_FORCE_ISA", "sse9");
-    EXPECT_TRUE(unsupported(p.selects(), {"dynamic_range_quantize_per_token: ", "KVANT_FORCE_ISA", "sse9"}));
-    p.preference.isa = ArchSku::scalar;
-    EXPECT_TRUE(p.runs());
-    p.preference.isa.reset();
-  }
-  {
-    const ScopedVariable forced("KVANT_FORCE_ISA", "scalar");
-    const auto plan = AnyDynamicRangeQuantizePlan::select(Stream::cpu(1), p.descriptor);
-    ASSERT_TRUE(accepted(plan.status()));
-    EXPECT_EQ(plan->sku().arch, ArchSku::scalar);
-  }
+  expect_preferences(p, "dynamic_range_quantize_per_token: ");
 }
 
-// Served, or refused by name: never another instruction set instead.
 TEST(DynamicRangeSelect, IsaThatMayBeAbsent) {
-  for (const bool by_variable : {false, true}) {
-    Problem p;
-    const ScopedVariable forced("KVANT_FORCE_ISA", by_variable ? "avx2" : nullptr);
-    if (!by_variable) p.preference.isa = ArchSku::avx2;
-    const auto plan = AnyDynamicRangeQuantizePlan::select(Stream::cpu(1), p.descriptor, p.preference);
-    if (plan.ok()) {
-      EXPECT_EQ(plan->sku().arch, ArchSku::avx2);
-      continue;
-    }
-    EXPECT_TRUE(unsupported(plan.status(), {"dynamic_range_quantize_per_token: ",
-                                            by_variable ? "KVANT_FORCE_ISA" : "PlanPreference", "avx2"}));
-  }
+  Problem p;
+  expect_avx2_or_its_name(p, "dynamic_range_quantize_per_token: ");
 }
 
 // ---- can_implement() and run(): views ----

@@ -6,12 +6,12 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <random>
 #include <vector>
 
 #include "tests/support/isas.h"
 #include "tests/support/kernel_log.h"
+#include "tests/support/special_numbers.h"
 
 namespace kvant::tests {
 namespace {
@@ -39,8 +39,6 @@ std::vector<ErrorSums> every_kind() {
   }
   return all;
 }
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 TEST(ErrorSums, AreTheSameBitsOnEveryInstructionSet) {
   const ErrorSums reference = every_kind().back();

@@ -14,7 +14,7 @@
 
 #include "kvant/kvant.h"
 #include "tests/support/f32_linear_case.h"
-#include "tests/support/refusals.h"
+#include "tests/support/plan_refusals.h"
 
 namespace kvant::tests {
 namespace {
@@ -62,32 +62,10 @@ struct Problem {
     return refused(status, code, {"f32_linear"});
   }
 
-  // can_implement() and run() refuse alike, and nothing is written.
   testing::AssertionResult refuses(StatusCode code, Parts parts) const {
-    const auto plan = select();
-    if (!plan.ok()) return testing::AssertionFailure() << plan.status().message() << " (select)";
-    const std::vector<std::byte> before = memory;
-    std::vector<std::byte> scratch(plan->workspace_size(), std::byte{0x77});
-    const Status asked = plan->can_implement(args);
-    const Status ran = plan->run(Stream::cpu(1), {scratch.data(), scratch.size()}, args);
-    if (testing::AssertionResult result = refused(ran, code, parts); !result) return result << " (run)";
-    if (asked.code() != ran.code() || asked.message() != ran.message())
-      return testing::AssertionFailure() << "can_implement says \"" << asked.message() << "\", run \"" << ran.message()
-                                         << "\"";
-    if (memory != before || scratch != std::vector<std::byte>(scratch.size(), std::byte{0x77}))
-      return testing::AssertionFailure() << "a refused run wrote: " << ran.message();
-    return refused(ran, code, {"f32_linear"});
+    return tests::refuses(select(), args, memory, code, parts, "f32_linear");
   }
-
-  testing::AssertionResult runs() const {
-    const auto plan = select();
-    if (!plan.ok()) return testing::AssertionFailure() << plan.status().message() << " (select)";
-    std::vector<std::byte> scratch(plan->workspace_size());
-    const Status done = plan->run(Stream::cpu(1), {scratch.data(), scratch.size()}, args);
-    if (!done.ok()) return testing::AssertionFailure() << done.message();
-    const Status asked = plan->can_implement(args);
-    return asked.ok() ? testing::AssertionSuccess() : testing::AssertionFailure() << asked.message();
-  }
+  testing::AssertionResult runs() const { return tests::runs(select(), args); }
 };
 
 // The baseline of everything below: what is not changed is not refused.
@@ -378,7 +356,7 @@ TEST(PackedF32WeightRefusal, WeightsThatCannotBePacked) {
     EXPECT_TRUE(refused(PackedF32Weight::packed_size(stream, kind, 5, 4).status(), kUnsupported, {name(kind)}));
   }
   for (const Shape& shape : {Shape{}, Shape{20}, Shape{1, 5, 4}})
-    EXPECT_TRUE(no({w.data(), f32, shape, 0}, kInvalid, {shape.to_string(), "two sizes"}));
+    EXPECT_TRUE(no({w.data(), f32, shape, 0}, kInvalid, {shape.to_string(), "two dimensions"}));
   EXPECT_TRUE(no({w.data(), f32, {-5, 4}, 0}, kInvalid, {"[-5, 4]"}));
   EXPECT_TRUE(no({w.data(), f32, {kHuge, kHuge}, 0}, kInvalid, {std::to_string(kHuge)}));
   EXPECT_TRUE(no({w.data(), f32, {5, 4}, 3}, kInvalid, {"stride 3", "4"}));
@@ -407,7 +385,7 @@ TEST(PackedF32WeightRefusal, ForeignBytes) {
     for (std::size_t i = 0; i < text.size(); ++i) bytes[at + i] = static_cast<std::byte>(text[i]);
     return bytes;
   };
-  EXPECT_TRUE(no(changed(6, "99"), kInvalid, {"do not begin"}));
+  EXPECT_TRUE(no(changed(6, "99"), kInvalid, {"are not a packed weight of this version"}));
   EXPECT_TRUE(no(changed(8, "vax"), kUnsupported, {"'vax", "does not know"}));
   EXPECT_TRUE(no(changed(24, "s32"), kInvalid, {"'s32'", "f32, f16, bf16"}));
   EXPECT_TRUE(no(changed(good.size() - 1, "?"), kInvalid, {"[5, 4]", "damaged"}));

@@ -15,26 +15,15 @@
 #include <vector>
 
 #include "kvant/kvant.h"
-#include "tests/support/refusals.h"
+#include "tests/support/plan_refusals.h"
+#include "tests/support/special_numbers.h"
 #include "tests/support/tables.h"
 
 namespace kvant::tests {
 namespace {
 
 constexpr ElementKind kBytes[] = {ElementKind::s8, ElementKind::u8};
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr std::int64_t kHuge = std::int64_t{1} << 40;
-
-testing::AssertionResult invalid(const Status& status, Parts parts) {
-  return refused(status, StatusCode::InvalidProblem, parts);
-}
-testing::AssertionResult unsupported(const Status& status, Parts parts) {
-  return refused(status, StatusCode::Unsupported, parts);
-}
-testing::AssertionResult accepted(const Status& status) {
-  return status.ok() ? testing::AssertionSuccess() : testing::AssertionFailure() << "refused: " << status.message();
-}
 
 enum class Op { w8a8, smoothquant, quantized };
 constexpr Op kOps[] = {Op::w8a8, Op::smoothquant, Op::quantized};
@@ -154,32 +143,13 @@ struct Problem {
     return select_refuses(StatusCode::Unsupported, parts);
   }
 
-  // can_implement() and run() refuse alike, in the operator's name, and nothing is written.
   testing::AssertionResult refuses(StatusCode code, Parts parts) const {
-    const auto plan = select();
-    if (!plan.ok()) return accepted(plan.status()) << " (select)";
-    const std::vector<std::byte> before = memory;
-    std::vector<std::byte> scratch(plan->workspace_size(), std::byte{0x77});
-    const Status asked = plan->can_implement(args);
-    const Status ran = plan->run(Stream::cpu(1), {scratch.data(), scratch.size()}, args);
-    if (testing::AssertionResult result = refused(ran, code, parts); !result) return result << " (run)";
-    if (asked.code() != ran.code() || asked.message() != ran.message())
-      return testing::AssertionFailure() << "can_implement says \"" << asked.message() << "\", run \"" << ran.message()
-                                         << "\"";
-    if (memory != before || scratch != std::vector<std::byte>(scratch.size(), std::byte{0x77}))
-      return testing::AssertionFailure() << "a refused run wrote: " << ran.message();
-    return refused(ran, code, {label(op)});
+    return tests::refuses(select(), args, memory, code, parts, label(op));
   }
   testing::AssertionResult invalid(Parts parts) const { return refuses(StatusCode::InvalidProblem, parts); }
   testing::AssertionResult unsupported(Parts parts) const { return refuses(StatusCode::Unsupported, parts); }
 
-  testing::AssertionResult runs() const {
-    const auto plan = select();
-    if (!plan.ok()) return accepted(plan.status()) << " (select)";
-    if (testing::AssertionResult result = accepted(plan->can_implement(args)); !result) return result;
-    std::vector<std::byte> scratch(plan->workspace_size());
-    return accepted(plan->run(Stream::cpu(1), {scratch.data(), scratch.size()}, args));
-  }
+  testing::AssertionResult runs() const { return tests::runs(select(), args); }
 };
 
 // The baseline of everything below: what is not changed is not refused.
@@ -378,28 +348,13 @@ TEST(LinearSelect, StaticZeroPoints) {
 TEST(LinearSelect, Preferences) {
   for (const Op op : kOps) {
     Problem p(op);
-    p.preference.backend = BackendKind::cuda;
-    EXPECT_TRUE(p.select_unsupported({"cuda"}));
-    p.preference.backend = BackendKind::cpu;
+    ASSERT_NO_FATAL_FAILURE(expect_preferences(p, label(op)));
+    // Packing takes the variable too, and the two fit each other.
+    const ScopedVariable forced("KVANT_FORCE_ISA", "scalar");
+    p.pack(p.args.weight);
+    ASSERT_TRUE(p.packed.has_value());
+    EXPECT_EQ(p.packed->isa(), ArchSku::scalar);
     EXPECT_TRUE(p.runs());
-    {
-      const ScopedVariable forced("KVANT_FORCE_ISA", "sse9");
-      EXPECT_TRUE(p.select_unsupported({"KVANT_FORCE_ISA", "sse9"}));
-      p.preference.isa = ArchSku::scalar;
-      EXPECT_TRUE(p.runs());
-      p.preference.isa.reset();
-    }
-    {
-      const ScopedVariable forced("KVANT_FORCE_ISA", "scalar");
-      const auto plan = p.select();
-      ASSERT_TRUE(accepted(plan.status()));
-      EXPECT_EQ(plan->sku().arch, ArchSku::scalar);
-      // So does packing, and the two fit each other.
-      p.pack(p.args.weight);
-      ASSERT_TRUE(p.packed.has_value());
-      EXPECT_EQ(p.packed->isa(), ArchSku::scalar);
-      EXPECT_TRUE(p.runs());
-    }
   }
 }
 

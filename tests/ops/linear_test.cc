@@ -27,12 +27,10 @@
 #include "tests/support/isas.h"
 #include "tests/support/linear_case.h"
 #include "tests/support/sanitized.h"
+#include "tests/support/special_numbers.h"
 
 namespace kvant::tests {
 namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 const std::vector<ArchSku>& isas() {
   static const std::vector<ArchSku> all = linear_isas();

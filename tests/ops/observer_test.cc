@@ -3,14 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <new>
 #include <numeric>
 #include <random>
 #include <string>
@@ -18,63 +16,24 @@
 #include <utility>
 #include <vector>
 
-#include "kvant/export.h"
 #include "kvant/kvant.h"
+#include "tests/support/dynamic_range_case.h"
 #include "tests/support/dynamic_range_reference.h"
 #include "tests/support/elementwise_case.h"
+#include "tests/support/failing_memory.h"
+#include "tests/support/refusals.h"
+#include "tests/support/sanitized.h"
+#include "tests/support/special_numbers.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
 
-// An allocator that can be told to refuse large requests. Sanitizers have their own, and keep it.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define KVANT_LIMITS_MEMORY 0
-#else
-#define KVANT_LIMITS_MEMORY 1
-namespace {
-std::atomic<std::size_t> g_largest_allocation{std::numeric_limits<std::size_t>::max()};
-}
-// Not inlined, or GCC sees malloc() on one side and operator delete on the other and warns.
-[[gnu::noinline]] KVANT_API void* operator new(std::size_t size) {
-  void* p = size > g_largest_allocation ? nullptr : std::malloc(size == 0 ? 1 : size);
-  if (p == nullptr) throw std::bad_alloc();
-  return p;
-}
-[[gnu::noinline]] KVANT_API void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] KVANT_API void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-#endif
-
 namespace kvant::tests {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
 constexpr ObserverKind kKinds[] = {ObserverKind::min_max, ObserverKind::percentile, ObserverKind::mse};
 constexpr DynamicRangeMode kModes[] = {DynamicRangeMode::symmetric, DynamicRangeMode::asymmetric};
-
-std::size_t width_of(ElementKind kind) { return static_cast<std::size_t>(bits_per_element(kind)) / 8; }
-
-double get_value(const std::byte* at, ElementKind kind) {
-  switch (kind) {
-    case ElementKind::f64: {
-      double d;
-      std::memcpy(&d, at, 8);
-      return d;
-    }
-    case ElementKind::f32: {
-      float f;
-      std::memcpy(&f, at, 4);
-      return static_cast<double>(f);
-    }
-    default: {
-      std::uint16_t bits;
-      std::memcpy(&bits, at, 2);
-      return static_cast<double>(kind == ElementKind::f16 ? to_float(Half{bits}) : to_float(BFloat16{bits}));
-    }
-  }
-}
 
 // A dense tensor of any floating-point kind, and batches that are parts of it.
 struct Tensor {
@@ -88,11 +47,7 @@ struct Tensor {
   }
 
   std::size_t count() const { return static_cast<std::size_t>(shape.element_count().value()); }
-  std::vector<double> values() const {
-    std::vector<double> result;
-    for (std::size_t i = 0; i < count(); ++i) result.push_back(get_value(&bytes[i * width_of(kind)], kind));
-    return result;
-  }
+  std::vector<double> values() const { return values_of(bytes, kind); }
   AnyRef all() const { return {bytes.data(), kind, shape, 0}; }
   // Indices [begin, end) of the first axis.
   AnyRef rows(std::int64_t begin, std::int64_t end) const {
@@ -208,7 +163,7 @@ QuantizationParameters dynamic_range_parameters(const ObserverDescriptor& d, con
   EXPECT_TRUE(status.ok()) << status.message();
   note_kernel(plan->sku());
   for (std::size_t i = 0; i < count; ++i)
-    result.scale.push_back(get_value(&scale[i * width_of(scale_kind(d.input))], scale_kind(d.input)));
+    result.scale.push_back(get_float(&scale[i * width_of(scale_kind(d.input))], scale_kind(d.input)));
   return result;
 }
 
@@ -891,22 +846,17 @@ TEST(FloatEnvironment, ChangesNoRefusal) {
 
 // ---- Refusals ----
 
-testing::AssertionResult refused(const Status& status, StatusCode code, std::string_view sentence) {
-  if (status.code() == code && status.message() == sentence) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << name(status.code()) << ": \"" << status.message() << "\" instead of "
-                                     << name(code) << ": \"" << sentence << "\"";
-}
 testing::AssertionResult invalid(const Status& status, std::string_view sentence) {
-  return refused(status, StatusCode::InvalidProblem, sentence);
+  return refused_with(status, StatusCode::InvalidProblem, sentence);
 }
 testing::AssertionResult unsupported(const Status& status, std::string_view sentence) {
-  return refused(status, StatusCode::Unsupported, sentence);
+  return refused_with(status, StatusCode::Unsupported, sentence);
 }
 Status created(const ObserverDescriptor& d) { return Observer::create(d).status(); }
 
 TEST(Refusals, OfScopesAndElements) {
   const std::string reason =
-      " has no range that outlasts a batch; observe per tensor or per channel, or use a DynamicRangeQuantizePlan";
+      " has no range that lasts beyond a batch; observe per tensor or per channel, or use a DynamicRangeQuantizePlan";
   EXPECT_TRUE(unsupported(created({.scope = PerToken{}}), "observer: scope token" + reason));
   EXPECT_TRUE(unsupported(created({.scope = PerGroup{-1, 32}}), "observer: scope group" + reason));
   EXPECT_TRUE(unsupported(created({.input = ElementKind::s8}),
@@ -919,9 +869,9 @@ TEST(Refusals, OfScopesAndElements) {
 
 TEST(Refusals, OfCodeRanges) {
   constexpr auto kAsymmetric = DynamicRangeMode::asymmetric;
-  EXPECT_TRUE(invalid(created({.q_min = -129}), "observer: q_min -129 is below -128, the least value of s8"));
-  EXPECT_TRUE(invalid(created({.output = ElementKind::u4, .q_max = 16}),
-                      "observer: q_max 16 is above 15, the greatest value of u4"));
+  EXPECT_TRUE(invalid(created({.q_min = -129}), "observer: q_min -129 is below -128, the min of s8"));
+  EXPECT_TRUE(
+      invalid(created({.output = ElementKind::u4, .q_max = 16}), "observer: q_max 16 is above 15, the max of u4"));
   EXPECT_TRUE(invalid(created({.q_min = 5, .q_max = 4}), "observer: q_min 5 is above q_max 4"));
   EXPECT_TRUE(
       invalid(created({.q_max = 0}), "observer: symmetric mode divides by q_max, which is 0 and must be positive"));
@@ -984,7 +934,7 @@ TEST(Refusals, OfBatchesChangeNothing) {
 TEST(Refusals, OfParametersWithoutBatches) {
   for (const ObserverKind kind : kKinds)
     EXPECT_TRUE(invalid(observer({.kind = kind}).parameters().status(),
-                        "observer: 0 batches with elements were observed; there is no range"));
+                        "observer: no elements were observed, so there is no range"));
 }
 
 TEST(Refusals, OfMerges) {
@@ -1034,12 +984,12 @@ TEST(Refusals, OfAbsurdHistograms) {
   Observer o = observer({.kind = ObserverKind::mse, .scope = PerChannel{0}, .bins = 1 << 20});
   EXPECT_TRUE(invalid(o.observe(Stream::cpu(1), TensorRef<float>(x.data(), {40000})),
                       "observer: histograms of 40000 channels and 1048576 bins take 8388616 bytes each, more than "
-                      "17179869184 in all"));
+                      "17179869184 in total"));
   EXPECT_TRUE(o.min().empty());
 }
 
 TEST(Refusals, OfMemory) {
-#if KVANT_LIMITS_MEMORY
+  if (kSanitized) GTEST_SKIP() << "a sanitizer owns the allocator";
   const Tensor t(ElementKind::f32, {64, 4}, normal_values(256, 53));
   const ObserverDescriptor d{.kind = ObserverKind::percentile, .scope = PerChannel{0}};
   const std::string sentence =
@@ -1052,15 +1002,12 @@ TEST(Refusals, OfMemory) {
   g_largest_allocation = 256;
   const Status scales = full.parameters().status();
   g_largest_allocation = std::numeric_limits<std::size_t>::max();
-  EXPECT_TRUE(refused(observed, StatusCode::Internal, sentence));
-  EXPECT_TRUE(refused(merged, StatusCode::Internal, sentence));
-  EXPECT_TRUE(refused(scales, StatusCode::Internal, sentence));
+  EXPECT_TRUE(refused_with(observed, StatusCode::Internal, sentence));
+  EXPECT_TRUE(refused_with(merged, StatusCode::Internal, sentence));
+  EXPECT_TRUE(refused_with(scales, StatusCode::Internal, sentence));
   EXPECT_TRUE(o.min().empty());
   ASSERT_TRUE(o.observe(Stream::cpu(1), t.all()).ok());
   EXPECT_TRUE(same(o, full));
-#else
-  GTEST_SKIP() << "a sanitizer owns the allocator";
-#endif
 }
 
 // A thread pool that loses parts while values are counted leaves counters that nobody may trust.
@@ -1080,7 +1027,7 @@ TEST(Refusals, AfterAStreamThatFailed) {
     const Status status = o.observe(stream, t.all());
     EXPECT_EQ(status.code(), StatusCode::Internal) << status.message();
     EXPECT_NE(status.message().find("the executor ran 1 of "), std::string_view::npos) << status.message();
-    const auto repeats = [&](const Status& s) { return refused(s, StatusCode::Internal, status.message()); };
+    const auto repeats = [&](const Status& s) { return refused_with(s, StatusCode::Internal, status.message()); };
     EXPECT_TRUE(repeats(o.observe(Stream::cpu(1), t.all())));
     EXPECT_TRUE(repeats(o.parameters().status()));
     EXPECT_TRUE(repeats(o.merge(once)));

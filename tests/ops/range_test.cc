@@ -12,7 +12,6 @@
 #include <cstring>
 #include <initializer_list>
 #include <limits>
-#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -20,7 +19,8 @@
 #include <vector>
 
 #include "tests/support/dynamic_range_case.h"
-#include "tests/support/refusals.h"
+#include "tests/support/plan_refusals.h"
+#include "tests/support/special_numbers.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -28,9 +28,6 @@
 
 namespace kvant::tests {
 namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // min, max and max_abs of every segment, in this order.
 using Ranges = std::array<std::vector<double>, 3>;
@@ -625,27 +622,11 @@ struct Refusable {
     args.max_abs_out = {memory.data() + 320, ElementKind::f32, {4}, 0};
   }
 
-  // can_implement() and run() refuse alike, and nothing is written.
-  testing::AssertionResult refuses(StatusCode code, std::initializer_list<std::string_view> parts) {
-    const std::vector<std::byte> before = memory;
-    std::vector<std::byte> scratch(plan->workspace_size());
-    const Status asked = plan->can_implement(args);
-    const Status ran = plan->run(Stream::cpu(1), {scratch.data(), scratch.size()}, args);
-    if (testing::AssertionResult result = refused(ran, code, parts); !result) return result;
-    if (asked.code() != ran.code() || asked.message() != ran.message())
-      return testing::AssertionFailure() << "can_implement says \"" << asked.message() << "\"";
-    if (memory != before) return testing::AssertionFailure() << "a refused run wrote: " << ran.message();
-    if (!ran.message().starts_with("range_per_channel: ")) return testing::AssertionFailure() << ran.message();
-    return testing::AssertionSuccess();
+  testing::AssertionResult refuses(StatusCode code, Parts parts) const {
+    return tests::refuses(plan, args, memory, code, parts, "range_per_channel: ");
   }
-  testing::AssertionResult invalid(std::initializer_list<std::string_view> parts) {
-    return refuses(StatusCode::InvalidProblem, parts);
-  }
-  testing::AssertionResult runs() {
-    std::vector<std::byte> scratch(plan->workspace_size());
-    const Status done = plan->run(Stream::cpu(1), {scratch.data(), scratch.size()}, args);
-    return done.ok() ? testing::AssertionSuccess() : testing::AssertionFailure() << done.message();
-  }
+  testing::AssertionResult invalid(Parts parts) const { return refuses(StatusCode::InvalidProblem, parts); }
+  testing::AssertionResult runs() const { return tests::runs(plan, args); }
 };
 
 TEST(RangeRefusal, Views) {

@@ -5,54 +5,31 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <new>
 #include <random>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "kvant/export.h"
 #include "tests/support/dynamic_range_case.h"
+#include "tests/support/failing_memory.h"
 #include "tests/support/isas.h"
 #include "tests/support/refusals.h"
+#include "tests/support/sanitized.h"
+#include "tests/support/special_numbers.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
 
-namespace {
-std::atomic<std::int64_t> g_allocations_left{-1};  // negative: as many as there is memory for
-}
-
-// An allocator that can be told which request to refuse. Sanitizers have their own, and keep it.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define KVANT_REFUSES_MEMORY 0
-#else
-#define KVANT_REFUSES_MEMORY 1
-// Not inlined, or GCC sees malloc() on one side and operator delete on the other and warns.
-[[gnu::noinline]] KVANT_API void* operator new(std::size_t size) {
-  const bool refuse = g_allocations_left >= 0 && g_allocations_left-- == 0;
-  void* p = refuse ? nullptr : std::malloc(size == 0 ? 1 : size);
-  if (p == nullptr) throw std::bad_alloc();
-  return p;
-}
-[[gnu::noinline]] KVANT_API void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] KVANT_API void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-#endif
-
 namespace kvant::tests {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kMaxF32 = static_cast<double>(std::numeric_limits<float>::max());
 constexpr ElementKind kF32 = ElementKind::f32, kF64 = ElementKind::f64, kF16 = ElementKind::f16,
                       kBf16 = ElementKind::bf16;
@@ -582,9 +559,24 @@ TEST(Smoothing, FloatEnvironmentChangesNoRefusal) {
 
 // ---- refusals of smooth_scales --------------------------------------------------------------------------------
 
+// What problems below have in common: run() refuses in these very words, and nothing in `memory` changes.
+template <class Problem>
+struct Refusing {
+  testing::AssertionResult refuses(StatusCode code, std::string_view sentence) {
+    auto& problem = static_cast<Problem&>(*this);
+    const std::vector<std::byte> before = problem.memory;
+    const Status status = problem.run();
+    if (testing::AssertionResult result = refused_with(status, code, sentence); !result) return result;
+    if (problem.memory != before) return testing::AssertionFailure() << "a refused call wrote: " << status.message();
+    return testing::AssertionSuccess();
+  }
+  testing::AssertionResult invalid(std::string_view sentence) { return refuses(StatusCode::InvalidProblem, sentence); }
+  testing::AssertionResult unsupported(std::string_view sentence) { return refuses(StatusCode::Unsupported, sentence); }
+};
+
 // A problem in order: four channels, weights [3, 4] of f32 and [2, 4] of f16, everything in one buffer where views can
 // be moved over each other.
-struct FindProblem {
+struct FindProblem : Refusing<FindProblem> {
   std::vector<std::byte> memory = std::vector<std::byte>(512, std::byte{0x3C});
   TensorRef<float> act_absmax{at<float>(64), {4}};                         // 16 bytes
   std::vector<AnyRef> weights = {{memory.data() + 128, kF32, {3, 4}, 0},   // 48 bytes
@@ -598,17 +590,6 @@ struct FindProblem {
     return reinterpret_cast<T*>(memory.data() + offset);
   }
   Status run() { return smooth_scales(stream, act_absmax, weights, alpha, scales); }
-
-  testing::AssertionResult refuses(StatusCode code, std::string_view sentence) {
-    const std::vector<std::byte> before = memory;
-    const Status status = run();
-    if (testing::AssertionResult result = refused(status, code, {}); !result) return result;
-    if (status.message() != sentence) return testing::AssertionFailure() << "\"" << status.message() << "\"";
-    if (memory != before) return testing::AssertionFailure() << "a refused call wrote: " << status.message();
-    return testing::AssertionSuccess();
-  }
-  testing::AssertionResult invalid(std::string_view sentence) { return refuses(StatusCode::InvalidProblem, sentence); }
-  testing::AssertionResult unsupported(std::string_view sentence) { return refuses(StatusCode::Unsupported, sentence); }
 };
 
 TEST(SmoothScalesRefusal, Alpha) {
@@ -634,7 +615,8 @@ TEST(SmoothScalesRefusal, ActAbsmax) {
   EXPECT_TRUE(negative.invalid("smooth_scales: act_absmax: size -4 of dimension 0 in shape [-4] is negative"));
   FindProblem huge;
   huge.act_absmax.shape = {std::int64_t{1} << 60};
-  EXPECT_TRUE(huge.invalid("smooth_scales: act_absmax: shape [1152921504606846976] has more bytes than 63 bits count"));
+  EXPECT_TRUE(
+      huge.invalid("smooth_scales: act_absmax: shape [1152921504606846976] has more bytes than 63 bits can count"));
   FindProblem null;
   null.act_absmax.data = nullptr;
   EXPECT_TRUE(null.invalid("smooth_scales: act_absmax is null for shape [4]"));
@@ -678,7 +660,7 @@ TEST(SmoothScalesRefusal, Weights) {
   FindProblem huge;
   huge.weights[0].shape = {std::int64_t{1} << 59, 4};
   EXPECT_TRUE(
-      huge.invalid("smooth_scales: weights[0]: shape [576460752303423488, 4] has more bytes than 63 bits count"));
+      huge.invalid("smooth_scales: weights[0]: shape [576460752303423488, 4] has more bytes than 63 bits can count"));
   FindProblem stride;
   stride.weights[0].row_stride = 3;
   EXPECT_TRUE(stride.invalid("smooth_scales: weights[0] has row stride 3, which is less than its row of 4"));
@@ -736,7 +718,7 @@ TEST(SmoothScalesRefusal, StreamAndInstructionSet) {
 
 // ---- refusals of apply_smoothing ------------------------------------------------------------------------------
 
-struct ApplyProblem {
+struct ApplyProblem : Refusing<ApplyProblem> {
   std::vector<std::byte> memory = std::vector<std::byte>(640, std::byte{0x3C});
   TensorRef<float> scales{reinterpret_cast<const float*>(memory.data() + 64), {4}};  // 16 bytes
   AnyMut norm_weight{memory.data() + 128, kF16, {4}, 0};                             // 8 bytes
@@ -754,17 +736,6 @@ struct ApplyProblem {
     put_float(static_cast<std::byte*>(view.data) + i * width_of(view.kind), view.kind, value);
   }
   Status run() { return apply_smoothing(stream, scales, norm_weight, norm_bias, weights); }
-
-  testing::AssertionResult refuses(StatusCode code, std::string_view sentence) {
-    const std::vector<std::byte> before = memory;
-    const Status status = run();
-    if (testing::AssertionResult result = refused(status, code, {}); !result) return result;
-    if (status.message() != sentence) return testing::AssertionFailure() << "\"" << status.message() << "\"";
-    if (memory != before) return testing::AssertionFailure() << "a refused call wrote: " << status.message();
-    return testing::AssertionSuccess();
-  }
-  testing::AssertionResult invalid(std::string_view sentence) { return refuses(StatusCode::InvalidProblem, sentence); }
-  testing::AssertionResult unsupported(std::string_view sentence) { return refuses(StatusCode::Unsupported, sentence); }
 };
 
 TEST(ApplySmoothingRefusal, Scales) {
@@ -957,7 +928,7 @@ TEST(ApplySmoothingRefusal, StreamAndInstructionSet) {
 // Refuses the first allocation of a call, then the second, and so on until the call needs no more.
 template <class Problem>
 void expect_no_throw_without_memory(std::string_view sentence) {
-  if (!KVANT_REFUSES_MEMORY) GTEST_SKIP() << "a sanitizer owns the allocator";
+  if (kSanitized) GTEST_SKIP() << "a sanitizer owns the allocator";
   std::int64_t refused_calls = 0;
   for (bool succeeded = false; !succeeded; ++refused_calls) {
     ASSERT_LT(refused_calls, 1000);

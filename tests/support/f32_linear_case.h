@@ -4,13 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <ios>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,8 +17,8 @@
 #include "tests/support/dynamic_range_case.h"
 #include "tests/support/elementwise_case.h"
 #include "tests/support/isas.h"
-#include "tests/support/kernel_log.h"
-#include "tests/support/linear_case.h"
+#include "tests/support/linear_layout.h"
+#include "tests/support/linear_reference.h"
 
 namespace kvant::tests {
 
@@ -38,7 +35,11 @@ inline const std::vector<ArchSku>& runnable_isas() {
   return isas;
 }
 
+class PreparedF32Linear;
+
 struct F32LinearCase {
+  using Prepared = PreparedF32Linear;
+
   std::int64_t m, k, n;
   ElementKind weight;
   std::vector<std::byte> x, w;  // dense
@@ -80,14 +81,8 @@ struct F32LinearCase {
            std::string(name(weight)) + " weights, " + (has_bias ? "with bias" : "no bias");
   }
 
-  // The first output that differs, with its place and numbers; any NaN equals any NaN.
   testing::AssertionResult equal(std::span<const std::byte> got, std::span<const std::byte> want) const {
-    const std::int64_t at = first_difference(got, want, ElementKind::f32);
-    if (at == -1) return testing::AssertionSuccess();
-    if (got.size() != want.size() || n == 0)
-      return testing::AssertionFailure() << got.size() << " bytes, wanted " << want.size() << " in " << text();
-    return testing::AssertionFailure() << "y[" << at / n << ", " << at % n << "] is " << std::hexfloat
-                                       << float_at(got, at) << ", wanted " << float_at(want, at) << " in " << text();
+    return equal_outputs(*this, ElementKind::f32, got, want);
   }
 
   static float float_at(std::span<const std::byte> bytes, std::int64_t index) {
@@ -97,100 +92,31 @@ struct F32LinearCase {
   }
 };
 
-// A plan with everything that a run needs, so that run() can be called again and under other circumstances.
-class PreparedF32Linear {
+class PreparedF32Linear : public PreparedLayer<AnyF32LinearPlan, AnyF32LinearArgs, PackedF32Weight> {
  public:
   PreparedF32Linear(const F32LinearCase& c, const PlanPreference& preference, const LinearLayout& layout,
                     const Stream& stream = Stream::cpu(1))
-      : case_(c),
-        output_stride_((c.n + layout.output_gap) * 4),
+      : PreparedLayer(
+            AnyF32LinearPlan::select(
+                stream,
+                {.max_rows = c.m + layout.spare_rows, .in_features = c.k, .out_features = c.n, .weight = c.weight},
+                preference),
+            c.m, c.n, ElementKind::f32, layout),
         input_(c.x, c.m, c.k * 4, (c.k + layout.activation_gap) * 4, layout),
-        weight_(c.w, c.n, c.k * weight_width(), (c.k + layout.weight_gap) * weight_width(), layout),
-        bias_(c.bias, layout),
-        output_(c.m == 0 ? 0 : static_cast<std::size_t>((c.m - 1) * output_stride_ + c.n * 4), layout) {
-    const auto plan = AnyF32LinearPlan::select(
-        stream, {.max_rows = c.m + layout.spare_rows, .in_features = c.k, .out_features = c.n, .weight = c.weight},
-        preference);
-    status_ = plan.status();
-    if (!plan.ok()) return;
-    plan_ = *plan;
-    scratch_.emplace(plan_->workspace_size(), layout);
-    std::fill_n(scratch_->data(), scratch_->size(), std::byte{0xFF});  // NaN
-    const auto stride = [](std::int64_t row, std::int64_t gap) { return gap == 0 ? 0 : row + gap; };
-    const auto with_last = [&](std::int64_t last) {
-      std::vector<std::int64_t> sizes = layout.leading.value_or(std::vector<std::int64_t>{c.m});
-      sizes.push_back(last);
-      return Shape(std::span<const std::int64_t>(sizes));
-    };
-    const AnyRef weight{weight_.data(), c.weight, {c.n, c.k}, stride(c.k, layout.weight_gap)};
-    args_.input = {input_.data(), ElementKind::f32, with_last(c.k), stride(c.k, layout.activation_gap)};
+        weight_(c.w, c.n, c.k * width(c.weight), (c.k + layout.weight_gap) * width(c.weight), layout),
+        bias_(c.bias, layout) {
+    if (!status().ok()) return;
+    args_.input = {input_.data(), ElementKind::f32, layout.shape(c.m, c.k),
+                   LinearLayout::stride(c.k, layout.activation_gap)};
     if (c.has_bias) args_.bias = {bias_.data(), ElementKind::f32, {c.n}, 0};
-    args_.output = {output_.data(), ElementKind::f32, with_last(c.n), stride(c.n, layout.output_gap)};
-    if (!layout.packed) {
-      args_.weight = weight;
-      return;
-    }
-    const auto packed = PackedF32Weight::pack(stream, weight, preference);
-    status_ = packed.status();
-    if (!packed.ok()) return;
-    packed_ = *packed;
-    args_.packed_weight = &*packed_;
-    std::fill_n(weight_.data(), weight_.size(), std::byte{0x5A});  // it is not needed any more
-  }
-  PreparedF32Linear(const PreparedF32Linear&) = delete;
-  PreparedF32Linear& operator=(const PreparedF32Linear&) = delete;
-
-  const Status& status() const { return status_; }  // of select() and pack()
-  const AnyF32LinearPlan& plan() const { return *plan_; }
-  const AnyF32LinearArgs& args() const { return args_; }
-
-  Status run(const Stream& stream) const { return plan_->run(stream, {scratch_->data(), scratch_->size()}, args_); }
-
-  void forget_output() const { std::fill_n(output_.data(), output_.size(), Place::kMark); }
-  std::vector<std::byte> output() const {
-    std::vector<std::byte> dense;
-    for (std::int64_t r = 0; r < case_.m; ++r)
-      dense.insert(dense.end(), output_.data() + r * output_stride_, output_.data() + r * output_stride_ + case_.n * 4);
-    return dense;
-  }
-  // Nothing was written but rows of the output and the scratch.
-  bool kept_to_its_rows() const {
-    for (std::int64_t r = 0; r + 1 < case_.m; ++r)
-      if (!std::all_of(output_.data() + r * output_stride_ + case_.n * 4, output_.data() + (r + 1) * output_stride_,
-                       Place::is_mark))
-        return false;
-    return output_.margins_are_untouched() && scratch_->margins_are_untouched();
+    put_weight({weight_.data(), c.weight, {c.n, c.k}, LinearLayout::stride(c.k, layout.weight_gap)}, weight_, layout,
+               stream, preference);
   }
 
  private:
-  std::int64_t weight_width() const { return static_cast<std::int64_t>(width_of(case_.weight)); }
+  static std::int64_t width(ElementKind kind) { return static_cast<std::int64_t>(width_of(kind)); }
 
-  const F32LinearCase& case_;
-  std::int64_t output_stride_;  // bytes
-  Place input_, weight_, bias_, output_;
-  std::optional<Place> scratch_;
-  std::optional<AnyF32LinearPlan> plan_;
-  std::optional<PackedF32Weight> packed_;
-  AnyF32LinearArgs args_;
-  Status status_;
+  Place input_, weight_, bias_;
 };
-
-// Runs a case once and compares.
-inline testing::AssertionResult is_right(const F32LinearCase& c, std::span<const std::byte> want, ArchSku isa,
-                                         const LinearLayout& layout, const Stream& stream = Stream::cpu(1)) {
-  const PreparedF32Linear linear(c, {.isa = isa}, layout, stream);
-  const auto where = [&] {
-    return " (" + std::string(name(isa)) + ", " + layout.text() + ", " + std::to_string(stream.threads()) + " threads)";
-  };
-  if (!linear.status().ok())
-    return testing::AssertionFailure() << linear.status().message() << " in " << c.text() << where();
-  if (const Status done = linear.run(stream); !done.ok())
-    return testing::AssertionFailure() << done.message() << " in " << c.text() << where();
-  note_kernel(linear.plan().sku());
-  if (testing::AssertionResult result = c.equal(linear.output(), want); !result) return result << where();
-  if (!linear.kept_to_its_rows())
-    return testing::AssertionFailure() << "wrote beside its rows in " << c.text() << where();
-  return testing::AssertionSuccess();
-}
 
 }  // namespace kvant::tests

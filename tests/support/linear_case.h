@@ -9,9 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <ios>
 #include <limits>
-#include <memory>
 #include <optional>
 #include <random>
 #include <span>
@@ -21,7 +19,7 @@
 #include "kvant/kvant.h"
 #include "tests/support/dynamic_range_case.h"
 #include "tests/support/elementwise_case.h"
-#include "tests/support/kernel_log.h"
+#include "tests/support/linear_layout.h"
 #include "tests/support/linear_reference.h"
 
 namespace kvant::tests {
@@ -111,33 +109,11 @@ inline std::vector<std::byte> stored(std::span<const std::int32_t> values) {
   return {bytes.begin(), bytes.end()};
 }
 
-// The shapes that act_scale and act_zero_point may have.
-enum class TokenForm { flat, leading, leading_and_one };
-
-struct LinearLayout {
-  bool packed = false;
-  std::int64_t spare_rows = 0;                                      // of max_rows, beyond M
-  std::optional<std::vector<std::int64_t>> leading = std::nullopt;  // sizes before the last; M of them in all
-  TokenForm token_form = TokenForm::flat;
-  std::int64_t activation_gap = 0;  // elements between rows
-  std::int64_t weight_gap = 0;
-  std::int64_t output_gap = 0;
-  std::size_t shift = 0;     // bytes that every buffer begins beside an aligned address
-  bool at_page_end = false;  // every buffer ends at a page that may not be touched
-
-  std::string text() const {
-    const auto add = [](const char* what, std::int64_t value) {
-      return value == 0 ? std::string() : std::string(what) + std::to_string(value);
-    };
-    return (packed ? "packed" : "raw") + add(" spare rows ", spare_rows) +
-           add(" rank ", leading ? static_cast<std::int64_t>(leading->size()) + 1 : 0) +
-           add(" token form ", static_cast<std::int64_t>(token_form)) + add(" activation gap ", activation_gap) +
-           add(" weight gap ", weight_gap) + add(" output gap ", output_gap) +
-           add(" shift ", static_cast<std::int64_t>(shift)) + (at_page_end ? " at the end of a page" : "");
-  }
-};
+class PreparedLinear;
 
 struct LinearCase {
+  using Prepared = PreparedLinear;
+
   std::int64_t m, k, n;
   LinearKinds kinds;
   std::vector<std::byte> a, w;                            // dense
@@ -212,16 +188,8 @@ struct LinearCase {
            (bias_kind ? std::string(name(*bias_kind)) : "none");
   }
 
-  // The first output that differs, with its place and numbers; any NaN equals any NaN.
   testing::AssertionResult equal(std::span<const std::byte> got, std::span<const std::byte> want) const {
-    const std::int64_t at = first_difference(got, want, kinds.output);
-    if (at == -1) return testing::AssertionSuccess();
-    if (got.size() != want.size() || n == 0)
-      return testing::AssertionFailure() << got.size() << " bytes, wanted " << want.size() << " in " << text();
-    const auto offset = static_cast<std::size_t>(at) * width_of(kinds.output);
-    return testing::AssertionFailure() << "y[" << at / n << ", " << at % n << "] is " << std::hexfloat
-                                       << get_float(&got[offset], kinds.output) << ", wanted "
-                                       << get_float(&want[offset], kinds.output) << " in " << text();
+    return equal_outputs(*this, kinds.output, got, want);
   }
 
  private:
@@ -244,133 +212,39 @@ struct LinearCase {
   }
 };
 
-// Memory of one operand, with a mark on both sides that must still be there afterwards, or right before a page that may
-// not be touched.
-class Place {
- public:
-  static constexpr std::byte kMark{0xA5};
-
-  Place(std::size_t bytes, const LinearLayout& layout) : bytes_(bytes) {
-    if (layout.at_page_end) {
-      page_ = std::make_unique<GuardedBuffer>(static_cast<std::int64_t>(bytes));
-      data_ = page_->data();
-    } else {
-      memory_.assign(bytes + layout.shift + 2 * kMargin, kMark);
-      data_ = memory_.data() + kMargin + layout.shift;
-    }
-    std::fill_n(data_, bytes_, kMark);
-  }
-  // Rows of a dense tensor with `stride` bytes from one to the next, none behind the last.
-  Place(std::span<const std::byte> dense, std::int64_t rows, std::int64_t row, std::int64_t stride,
-        const LinearLayout& layout)
-      : Place(rows == 0 ? 0 : static_cast<std::size_t>((rows - 1) * stride + row), layout) {
-    if (row == 0) return;
-    for (std::int64_t r = 0; r < rows; ++r)
-      std::copy_n(dense.begin() + static_cast<std::ptrdiff_t>(r * row), row, data_ + r * stride);
-  }
-  Place(std::span<const std::byte> dense, const LinearLayout& layout)
-      : Place(dense, 1, static_cast<std::int64_t>(dense.size()), static_cast<std::int64_t>(dense.size()), layout) {}
-
-  std::byte* data() const { return data_; }
-  std::size_t size() const { return bytes_; }
-  bool margins_are_untouched() const {
-    if (memory_.empty()) return true;
-    const auto inside = data_ - memory_.data();
-    return std::all_of(memory_.begin(), memory_.begin() + inside, is_mark) &&
-           std::all_of(memory_.begin() + inside + static_cast<std::ptrdiff_t>(bytes_), memory_.end(), is_mark);
-  }
-  static bool is_mark(std::byte b) { return b == kMark; }
-
- private:
-  static constexpr std::size_t kMargin = 64;
-  std::vector<std::byte> memory_;
-  std::unique_ptr<GuardedBuffer> page_;
-  std::byte* data_ = nullptr;
-  std::size_t bytes_;
-};
-
-// A plan with everything that a run needs, so that run() can be called again and under other circumstances.
-class PreparedLinear {
+class PreparedLinear : public PreparedLayer<AnyLinearPlan, AnyLinearArgs, PackedWeight> {
  public:
   PreparedLinear(const LinearCase& c, const PlanPreference& preference, const LinearLayout& layout,
                  const Stream& stream = Stream::cpu(1))
-      : case_(c),
-        output_stride_((c.n + layout.output_gap) * static_cast<std::int64_t>(width_of(c.kinds.output))),
+      : PreparedLayer(AnyLinearPlan::select(stream, c.descriptor(layout.spare_rows), preference), c.m, c.n,
+                      c.kinds.output, layout),
+        case_(c),
         activation_(c.a, c.m, c.k, c.k + layout.activation_gap, layout),
         weight_(c.w, c.n, c.k, c.k + layout.weight_gap, layout),
         act_scale_(stored(c.act_scale.values, c.scale_type()), layout),
         act_zero_point_(stored(c.act_zero_point.values), layout),
         weight_scale_(stored(c.weight_scale.values, c.scale_type()), layout),
         weight_zero_point_(stored(c.weight_zero_point.values), layout),
-        bias_(stored(c.bias, c.bias_kind.value_or(ElementKind::f32)), layout),
-        output_(c.m == 0 ? 0 : static_cast<std::size_t>((c.m - 1) * output_stride_ + output_row()), layout) {
-    auto plan = AnyLinearPlan::select(stream, c.descriptor(layout.spare_rows), preference);
-    status_ = plan.status();
-    if (!plan.ok()) return;
-    plan_ = *plan;
-    scratch_.emplace(plan_->workspace_size(), layout);
-    std::fill_n(scratch_->data(), scratch_->size(), std::byte{0xFF});  // NaN in every kind
-
-    const auto stride = [](std::int64_t row, std::int64_t gap) { return gap == 0 ? 0 : row + gap; };
+        bias_(stored(c.bias, c.bias_kind.value_or(ElementKind::f32)), layout) {
+    if (!status().ok()) return;
     const std::vector<std::int64_t> leading = layout.leading.value_or(std::vector<std::int64_t>{c.m});
-    const auto followed_by = [&leading](std::int64_t last) {
-      std::vector<std::int64_t> sizes = leading;
-      sizes.push_back(last);
-      return Shape(std::span<const std::int64_t>(sizes));
-    };
     const Shape tokens = layout.token_form == TokenForm::flat      ? Shape{c.m}
                          : layout.token_form == TokenForm::leading ? Shape(std::span<const std::int64_t>(leading))
-                                                                   : followed_by(1);
-    const AnyRef weight{weight_.data(), c.kinds.weight, {c.n, c.k}, stride(c.k, layout.weight_gap)};
-    args_.activation = {activation_.data(), c.kinds.activation, followed_by(c.k), stride(c.k, layout.activation_gap)};
+                                                                   : layout.shape(c.m, 1);
+    args_.activation = {activation_.data(), c.kinds.activation, layout.shape(c.m, c.k),
+                        LinearLayout::stride(c.k, layout.activation_gap)};
     args_.act_scale = scale_parameter(c.act_scale, act_scale_, tokens);
     args_.act_zero_point = zero_point_parameter(c.act_zero_point, act_zero_point_, tokens);
     args_.weight_scale = scale_parameter(c.weight_scale, weight_scale_, {c.n});
     args_.weight_zero_point = zero_point_parameter(c.weight_zero_point, weight_zero_point_, {c.n});
     if (c.bias_kind) args_.bias = {bias_.data(), *c.bias_kind, {c.n}, 0};
-    args_.output = {output_.data(), c.kinds.output, followed_by(c.n), stride(c.n, layout.output_gap)};
-    if (!layout.packed) {
-      args_.weight = weight;
-      return;
-    }
-    auto packed = PackedWeight::pack(stream, weight, preference);
-    status_ = packed.status();
-    if (!packed.ok()) return;
-    packed_ = *packed;
-    args_.packed_weight = &*packed_;
-    std::fill_n(weight_.data(), weight_.size(), std::byte{0x5A});  // it is not needed any more
+    put_weight({weight_.data(), c.kinds.weight, {c.n, c.k}, LinearLayout::stride(c.k, layout.weight_gap)}, weight_,
+               layout, stream, preference);
   }
-  PreparedLinear(const PreparedLinear&) = delete;
-  PreparedLinear& operator=(const PreparedLinear&) = delete;
 
-  const Status& status() const { return status_; }  // of select() and pack()
-  const AnyLinearPlan& plan() const { return *plan_; }
-  const AnyLinearArgs& args() const { return args_; }
   const LinearCase& problem() const { return case_; }
 
-  Status run(const Stream& stream) const { return plan_->run(stream, {scratch_->data(), scratch_->size()}, args_); }
-
-  void forget_output() const { std::fill_n(output_.data(), output_.size(), Place::kMark); }
-  std::vector<std::byte> output() const {
-    std::vector<std::byte> dense;
-    for (std::int64_t r = 0; r < case_.m; ++r)
-      dense.insert(dense.end(), output_.data() + r * output_stride_,
-                   output_.data() + r * output_stride_ + output_row());
-    return dense;
-  }
-
-  // Nothing was written but rows of the output and the scratch.
-  bool kept_to_its_rows() const {
-    for (std::int64_t r = 0; r + 1 < case_.m; ++r)
-      if (!std::all_of(output_.data() + r * output_stride_ + output_row(), output_.data() + (r + 1) * output_stride_,
-                       Place::is_mark))
-        return false;
-    return output_.margins_are_untouched() && scratch_->margins_are_untouched();
-  }
-
  private:
-  std::int64_t output_row() const { return case_.n * static_cast<std::int64_t>(width_of(case_.kinds.output)); }
-
   AnyParameter scale_parameter(const Numbers<double>& numbers, const Place& place, const Shape& shape) const {
     const ElementKind kind = case_.scale_type();
     if (numbers.tensor) return AnyParameter(AnyRef{place.data(), kind, shape, 0});
@@ -384,32 +258,8 @@ class PreparedLinear {
   }
 
   const LinearCase& case_;
-  std::int64_t output_stride_;  // bytes
-  Place activation_, weight_, act_scale_, act_zero_point_, weight_scale_, weight_zero_point_, bias_, output_;
-  std::optional<Place> scratch_;
-  std::optional<AnyLinearPlan> plan_;
-  std::optional<PackedWeight> packed_;
-  AnyLinearArgs args_;
-  Status status_;
+  Place activation_, weight_, act_scale_, act_zero_point_, weight_scale_, weight_zero_point_, bias_;
 };
-
-// Runs a case once and compares.
-inline testing::AssertionResult is_right(const LinearCase& c, std::span<const std::byte> want, ArchSku isa,
-                                         const LinearLayout& layout, const Stream& stream = Stream::cpu(1)) {
-  const PreparedLinear linear(c, {.isa = isa}, layout, stream);
-  const auto where = [&] {
-    return " (" + std::string(name(isa)) + ", " + layout.text() + ", " + std::to_string(stream.threads()) + " threads)";
-  };
-  if (!linear.status().ok())
-    return testing::AssertionFailure() << linear.status().message() << " in " << c.text() << where();
-  if (const Status done = linear.run(stream); !done.ok())
-    return testing::AssertionFailure() << done.message() << " in " << c.text() << where();
-  note_kernel(linear.plan().sku());
-  if (testing::AssertionResult result = c.equal(linear.output(), want); !result) return result << where();
-  if (!linear.kept_to_its_rows())
-    return testing::AssertionFailure() << "wrote beside its rows in " << c.text() << where();
-  return testing::AssertionSuccess();
-}
 
 enum class BiasForm { none, of_input, of_scales };
 

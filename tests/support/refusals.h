@@ -26,6 +26,30 @@ inline testing::AssertionResult refused(const Status& status, StatusCode code, P
       return testing::AssertionFailure() << "\"" << status.message() << "\" does not contain \"" << part << "\"";
   return testing::AssertionSuccess();
 }
+inline testing::AssertionResult refused(const Status& status, StatusCode code, std::string_view part) {
+  return refused(status, code, Parts{part});
+}
+// The sentence to the letter.
+inline testing::AssertionResult refused_with(const Status& status, StatusCode code, std::string_view sentence) {
+  if (status.code() == code && status.message() == sentence) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << name(status.code()) << ": \"" << status.message() << "\" instead of "
+                                     << name(code) << ": \"" << sentence << "\"";
+}
+inline testing::AssertionResult invalid(const Status& status, Parts parts) {
+  return refused(status, StatusCode::InvalidProblem, parts);
+}
+inline testing::AssertionResult invalid(const Status& status, std::string_view part) {
+  return refused(status, StatusCode::InvalidProblem, part);
+}
+inline testing::AssertionResult unsupported(const Status& status, Parts parts) {
+  return refused(status, StatusCode::Unsupported, parts);
+}
+inline testing::AssertionResult unsupported(const Status& status, std::string_view part) {
+  return refused(status, StatusCode::Unsupported, part);
+}
+inline testing::AssertionResult accepted(const Status& status) {
+  return status.ok() ? testing::AssertionSuccess() : testing::AssertionFailure() << "refused: " << status.message();
+}
 
 // Sets an environment variable, or removes it, for as long as it lives.
 class ScopedVariable {

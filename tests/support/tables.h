@@ -37,4 +37,13 @@ inline bool reads_input(QuantizeKind op) { return elementwise_operator(op).reads
 inline bool is_fake(QuantizeKind op) { return elementwise_operator(op).input == elementwise_operator(op).output; }
 inline bool is_dequantize(QuantizeKind op) { return elementwise_operator(op).input == ElementClass::code; }
 
+// Of one instruction set: forward passes that read or write codes for all pairs of types, the others for all
+// floating-point types.
+inline std::size_t elementwise_kernel_count() {
+  std::size_t count = 0;
+  for (const QuantizeKind op : kElementwiseKinds)
+    count += kFloatKinds.size() * (is_backward(op) || is_fake(op) ? 1 : kCodeKinds.size());
+  return count;
+}
+
 }  // namespace kvant::tests

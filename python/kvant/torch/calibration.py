@@ -130,7 +130,7 @@ def calibrate(
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"the folder for the statistics does not exist: {folder}")
     if os.path.isdir(path):
-        raise IsADirectoryError(f"the statistics need the name of a file, and this is a folder: {path}")
+        raise IsADirectoryError(f"the statistics need a file name, but this is a folder: {path}")
     chosen = _chosen_linears(model, modules)
     ranges = {linear: _InputRange(names, linear.in_features) for linear, names in chosen.items()}
     hooks = []
@@ -163,7 +163,7 @@ def _statistics(ranges: Sequence[_InputRange]) -> Dict[str, Tensor]:
             )
     not_reached = [name for r in ranges if r.rows == 0 for name in r.names]
     if not_reached:
-        warnings.warn(f"no batch has reached {_list_names(not_reached)}: no statistics for that", stacklevel=3)
+        warnings.warn(f"no batch has reached {_list_names(not_reached)}, so there are no statistics for it", stacklevel=3)
     dirty = [name for r in reached if r.not_finite > 0 for name in r.names]
     if dirty:
         count = sum(r.not_finite for r in reached)

@@ -26,7 +26,7 @@ def quantize_model(model: nn.Module, *, ignore: Sequence[str] = ("lm_head",), mo
     QuantizedLinear(in_features=4, out_features=8, bias=True, symmetric)
     """
     if isinstance(model, nn.Linear):
-        raise ValueError("the model is a Linear itself, which nothing holds: use QuantizedLinear.from_linear")
+        raise ValueError("the model is itself a Linear, which cannot be replaced: use QuantizedLinear.from_linear")
     if isinstance(ignore, str):
         raise TypeError("ignore must be a sequence of names, not one string")
 

@@ -161,7 +161,7 @@ class FakeQuantize(nn.Module):
             self.range_min = torch.full((channels,), float("inf"), dtype=dtype)
             self.range_max = torch.full((channels,), float("-inf"), dtype=dtype)
         if self.range_min.numel() != channels:
-            raise ValueError(f"the range so far is of {self.range_min.numel()} channels, and this input has {channels}")
+            raise ValueError(f"the range so far has {self.range_min.numel()} channels, but this input has {channels}")
         if (x.dtype == torch.float64) != (self.range_min.dtype == torch.float64):
             x = x.to(self.range_min.dtype)  # the range has the type that the first input asked for
         extend_range(x, self.scope, self.axis, self.range_min, self.range_max, None)
