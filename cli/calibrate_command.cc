@@ -76,9 +76,10 @@ Command calibrate_command() {
   arguments.push_back(threads_option(options->threads));
   arguments.push_back(json_option(options->json));
   return {.name = "calibrate",
-          .description = "Collect statistics of activations. Runs the model over a text, block by block, and writes the "
-                         "min, max, max magnitude and mean square of each input channel of every linear: what "
-                         "quantize needs for --smooth and for static schemes.",
+          .description =
+              "Collect statistics of activations. Runs the model over a text, block by block, and writes the "
+              "min, max, max magnitude and mean square of each input channel of every linear: what "
+              "quantize needs for --smooth and for static schemes.",
           .examples = kExamples,
           .arguments = std::move(arguments),
           .run = [options](const Request& request) { return run(*options, request); }};

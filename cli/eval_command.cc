@@ -62,9 +62,10 @@ void print_language(const measure::Evaluation& evaluation, const Terminal& termi
                fmt::format("{:.1f} %", 100 * quality.same_top), colored(terminal, quality.verdict)});
   print(table.text(terminal));
   if (evaluation.quantized.empty()) return;
-  print("\nKL: divergence from the original's predictions in nats, mean over tokens; same top: how often both find the "
-        "same token most likely. good: KL below 0.02 and perplexity within 2 %; broken: KL above 0.3 or perplexity "
-        "half as high again.\n");
+  print(
+      "\nKL: divergence from the original's predictions in nats, mean over tokens; same top: how often both find the "
+      "same token most likely. good: KL below 0.02 and perplexity within 2 %; broken: KL above 0.3 or perplexity "
+      "half as high again.\n");
 }
 
 void print_encoder(const measure::Evaluation& evaluation, const Terminal& terminal) {
@@ -79,8 +80,9 @@ void print_encoder(const measure::Evaluation& evaluation, const Terminal& termin
     table.add({io::printable_path(quality.path), file_size(quality.bytes), fmt::format("{:.5f}", quality.mean_cosine),
                fmt::format("{:.5f}", quality.min_cosine), colored(terminal, quality.verdict)});
   print(table.text(terminal));
-  print("\ncosine: between the original's and the checkpoint's embeddings of a sentence, the mean of its last hidden "
-        "states. good: above 0.999 on average; broken: below 0.98.\n");
+  print(
+      "\ncosine: between the original's and the checkpoint's embeddings of a sentence, the mean of its last hidden "
+      "states. good: above 0.999 on average; broken: below 0.98.\n");
 }
 
 int run(const Options& options, const Request& request) {
@@ -115,18 +117,16 @@ Command eval_command() {
   const auto options = std::make_shared<Options>();
   std::vector<Argument> arguments = {
       checkpoint_positional("ORIGINAL", options->original),
-      {.name = "QUANTIZED",
-       .help = "Quantized checkpoints of it",
-       .to = &options->quantized,
-       .is_path = true}};
+      {.name = "QUANTIZED", .help = "Quantized checkpoints of it", .to = &options->quantized, .is_path = true}};
   for (Argument& argument : text_arguments(options->text)) arguments.push_back(std::move(argument));
   arguments.push_back(threads_option(options->threads));
   arguments.push_back(json_option(options->json));
   return {.name = "eval",
-          .description = "Measure what the model lost. Runs the original and its quantized checkpoints over a text, "
-                         "block by block, and compares their predictions: perplexity, KL divergence, how often the "
-                         "most likely token is the same. For encoders: the cosine between embeddings of sentences. "
-                         "The numbers are the same for any number of threads.",
+          .description =
+              "Measure what the model lost. Runs the original and its quantized checkpoints over a text, "
+              "block by block, and compares their predictions: perplexity, KL divergence, how often the "
+              "most likely token is the same. For encoders: the cosine between embeddings of sentences. "
+              "The numbers are the same for any number of threads.",
           .examples = kExamples,
           .arguments = std::move(arguments),
           .run = [options](const Request& request) { return run(*options, request); }};

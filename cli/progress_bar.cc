@@ -58,8 +58,9 @@ std::string progress_line(std::string_view phase, std::uint64_t done, std::uint6
   const double share = total == 0 ? 1.0 : std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
   const double speed = seconds > 0 ? static_cast<double>(done) / seconds : 0;
   const std::string percent = fmt::format("{:3.0f}%", share * 100);
-  std::string tail = "  " + fmt::format("{} of {}", unit == base::Unit::bytes ? file_size(std::min(done, total))
-                                                                               : grouped_digits(std::min(done, total)),
+  std::string tail = "  " + fmt::format("{} of {}",
+                                        unit == base::Unit::bytes ? file_size(std::min(done, total))
+                                                                  : grouped_digits(std::min(done, total)),
                                         amount(total, unit));
   std::string speed_text = "  " + speed_of(speed, unit);
   // A guess from the first moments would be wild.

@@ -42,16 +42,16 @@ class Collector : public model::InputObserver {
       channels.squares.assign(in, 0.0);
     }
     channels.rows += static_cast<std::uint64_t>(rows);
-    return base::for_each_part(
-        stream_, 0, (in + kChannels - 1) / kChannels, [&](std::size_t /*worker*/, std::uint64_t part) -> Status {
-          const base::DefaultFloatEnvironment environment;
-          const std::uint64_t first = part * kChannels;
-          const auto count = static_cast<std::size_t>(std::min(kChannels, in - first));
-          for (std::int64_t r = 0; r < rows; ++r)
-            steps_.add_channels(x + r * stride + first, count, channels.min.data() + first,
-                                channels.max.data() + first, channels.squares.data() + first);
-          return {};
-        });
+    return base::for_each_part(stream_, 0, (in + kChannels - 1) / kChannels,
+                               [&](std::size_t /*worker*/, std::uint64_t part) -> Status {
+                                 const base::DefaultFloatEnvironment environment;
+                                 const std::uint64_t first = part * kChannels;
+                                 const auto count = static_cast<std::size_t>(std::min(kChannels, in - first));
+                                 for (std::int64_t r = 0; r < rows; ++r)
+                                   steps_.add_channels(x + r * stride + first, count, channels.min.data() + first,
+                                                       channels.max.data() + first, channels.squares.data() + first);
+                                 return {};
+                               });
   }
 
   const std::map<std::string, Channels>& all() const { return all_; }
@@ -67,9 +67,8 @@ Status write_stats(const std::map<std::string, Channels>& all, std::uint64_t tok
   std::vector<float> values;
   for (const auto& [module, channels] : all) {
     const auto add = [&](std::string_view what, const auto& value_of) {
-      tensors.push_back({.name = base::text("{}.{}", module, what),
-                         .dtype = io::DType::f32,
-                         .shape = {channels.min.size()}});
+      tensors.push_back(
+          {.name = base::text("{}.{}", module, what), .dtype = io::DType::f32, .shape = {channels.min.size()}});
       for (std::size_t i = 0; i < channels.min.size(); ++i) values.push_back(value_of(i));
     };
     for (std::size_t i = 0; i < channels.min.size(); ++i)
@@ -79,9 +78,8 @@ Status write_stats(const std::map<std::string, Channels>& all, std::uint64_t tok
     add("absmax", [&](std::size_t i) { return std::max(std::fabs(channels.min[i]), std::fabs(channels.max[i])); });
     add("min", [&](std::size_t i) { return channels.min[i]; });
     add("max", [&](std::size_t i) { return channels.max[i]; });
-    add("mean_square", [&](std::size_t i) {
-      return static_cast<float>(channels.squares[i] / static_cast<double>(channels.rows));
-    });
+    add("mean_square",
+        [&](std::size_t i) { return static_cast<float>(channels.squares[i] / static_cast<double>(channels.rows)); });
   }
   const auto layout = io::lay_out_safetensors(
       std::move(tensors), {{"format", "pt"}, {"made_by", "kvant calibrate"}, {"tokens", std::to_string(tokens)}});

@@ -27,8 +27,8 @@ struct Calibration {
   std::vector<std::string> unseen;  // experts that no token was sent to: they have no statistics
 };
 
-// Writes "<module>.absmax", ".min", ".max" and ".mean_square", F32 [in], for the linears of all blocks and the head. The
-// same bytes for any number of threads.
+// Writes "<module>.absmax", ".min", ".max" and ".mean_square", F32 [in], for the linears of all blocks and the head.
+// The same bytes for any number of threads.
 Result<Calibration> calibrate(const CalibrateOptions& options, base::Progress& progress);
 
 }  // namespace kvant::measure

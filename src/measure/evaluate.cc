@@ -46,7 +46,8 @@ Prediction predict(const std::vector<Token>& tokens) {
 // Logits of all models, some rows at a time, and what they say of each token that follows.
 class Heads {
  public:
-  Heads(const Stream& stream, const NetworkSteps& steps, std::vector<model::ModelRun>& runs, const model::TokenText& text)
+  Heads(const Stream& stream, const NetworkSteps& steps, std::vector<model::ModelRun>& runs,
+        const model::TokenText& text)
       : stream_(stream), steps_(steps), runs_(runs), text_(text), tokens_(runs.size()) {}
 
   Status run(base::Progress& progress) {
@@ -62,8 +63,8 @@ class Heads {
           return invalid_problem("{}: knows {} tokens, the original {}", io::printable_path(each.weights().path()),
                                  each.forward().vocabulary(), vocabulary);
         logits[m].resize(size(rows * vocabulary));
-        if (Status s = each.forward().run_head(each.states().data() + first * each.network().hidden, rows,
-                                                logits[m].data());
+        if (Status s =
+                each.forward().run_head(each.states().data() + first * each.network().hidden, rows, logits[m].data());
             !s.ok())
           return s;
       }
@@ -93,8 +94,8 @@ class Heads {
     }
     std::vector<std::vector<Token>> found(runs_.size(), std::vector<Token>(predicting.size()));
     const auto n = size(vocabulary);
-    const Status done = base::for_each_part(
-        stream_, 0, predicting.size(), [&](std::size_t /*worker*/, std::uint64_t i) -> Status {
+    const Status done =
+        base::for_each_part(stream_, 0, predicting.size(), [&](std::size_t /*worker*/, std::uint64_t i) -> Status {
           const std::int64_t row = predicting[i];
           const auto next = static_cast<std::size_t>(text_.ids[size(row + 1)]);
           const float* const p = logits[0].data() + (row - first) * vocabulary;
@@ -169,7 +170,8 @@ double cosine(const std::vector<double>& a, const std::vector<double>& b) {
   return aa == 0 || bb == 0 ? (aa == bb ? 1 : 0) : ab / std::sqrt(aa * bb);
 }
 
-void compare_embeddings(const std::vector<model::ModelRun>& runs, const model::TokenText& text, Evaluation& evaluation) {
+void compare_embeddings(const std::vector<model::ModelRun>& runs, const model::TokenText& text,
+                        Evaluation& evaluation) {
   const auto original = embeddings(runs.front(), text);
   for (std::size_t m = 1; m < runs.size(); ++m) {
     ModelQuality& quality = evaluation.quantized[m - 1];
@@ -182,7 +184,7 @@ void compare_embeddings(const std::vector<model::ModelRun>& runs, const model::T
       quality.min_cosine = std::min(quality.min_cosine, value);
     }
     quality.mean_cosine = sum / static_cast<double>(own.size());
-    quality.verdict = quality.mean_cosine > 0.999   ? Verdict::good
+    quality.verdict = quality.mean_cosine > 0.999  ? Verdict::good
                       : quality.mean_cosine > 0.98 ? Verdict::noticeable
                                                    : Verdict::broken;
   }
@@ -256,8 +258,8 @@ Result<Evaluation> evaluate(const EvaluateOptions& options, base::Progress& prog
     ModelQuality& quality = evaluation.quantized[m - 1];
     quality.prediction = predict(heads.tokens(m));
     compare_tokens(heads.tokens(0), heads.tokens(m), heads.positions(), quality);
-    quality.verdict = judge_loss(quality.mean_kl, quality.prediction.perplexity,
-                                 evaluation.original.prediction.perplexity);
+    quality.verdict =
+        judge_loss(quality.mean_kl, quality.prediction.perplexity, evaluation.original.prediction.perplexity);
   }
   return evaluation;
 }

@@ -1,5 +1,5 @@
-// What a model lost: the original and quantized checkpoints run over the same tokens, and their predictions are put side
-// by side.
+// What a model lost: the original and quantized checkpoints run over the same tokens, and their predictions are put
+// side by side.
 //
 //   perplexity        exp of the mean of -log p(next token); its standard error, to first order, is
 //                     perplexity * (deviation of -log p) / √tokens
@@ -50,15 +50,15 @@ struct Prediction {
 // A checkpoint beside the original.
 struct ModelQuality {
   std::filesystem::path path;
-  std::string scheme;        // empty: not quantized
-  std::uint64_t bytes = 0;   // of its tensors
+  std::string scheme;       // empty: not quantized
+  std::uint64_t bytes = 0;  // of its tensors
   Prediction prediction;
   double mean_kl = 0;
-  double kl_99 = 0;          // the 99th percentile
-  double same_top = 0;       // share of tokens
+  double kl_99 = 0;                        // the 99th percentile
+  double same_top = 0;                     // share of tokens
   double mean_log_probability_change = 0;  // of the tokens that came, original minus this
   std::vector<double> kl_by_position;      // mean over sequences
-  double mean_cosine = 1;  // of encoders
+  double mean_cosine = 1;                  // of encoders
   double min_cosine = 1;
   Verdict verdict = Verdict::good;
 };
@@ -66,7 +66,7 @@ struct ModelQuality {
 struct Evaluation {
   std::string model_type;
   bool is_encoder = false;
-  std::uint64_t tokens = 0;      // that were predicted; of encoders: that were read
+  std::uint64_t tokens = 0;  // that were predicted; of encoders: that were read
   std::uint64_t sequences = 0;
   ModelQuality original;
   std::vector<ModelQuality> quantized;

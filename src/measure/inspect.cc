@@ -9,13 +9,13 @@
 #include "base/refuse.h"
 #include "format/element_dtype.h"
 #include "format/quantization_config.h"
+#include "format/widen.h"
 #include "io/checkpoint.h"
 #include "io/tiling.h"
 #include "kvant/range.h"
 #include "kvant/stream.h"
 #include "measure/block_sums.h"
 #include "measure/median.h"
-#include "format/widen.h"
 #include "model/model_facts.h"
 
 namespace kvant::measure {

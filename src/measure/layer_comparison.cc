@@ -8,11 +8,11 @@
 #include "base/float_environment.h"
 #include "base/refuse.h"
 #include "format/element_dtype.h"
+#include "format/widen.h"
 #include "io/tiling.h"
 #include "measure/block_sums.h"
 #include "measure/median.h"
 #include "measure/sqnr.h"
-#include "format/widen.h"
 
 namespace kvant::measure {
 namespace {

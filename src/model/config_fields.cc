@@ -37,8 +37,8 @@ Result<std::int64_t> ConfigFields::integer(std::string_view key, std::int64_t mi
   const io::Json* const value = find(key);
   if (value == nullptr && otherwise) return *otherwise;
   if (value == nullptr) return missing(key);
-  const bool fits = value->is_number_integer() && (!value->is_number_unsigned() ||
-                                                   value->get<std::uint64_t>() <= static_cast<std::uint64_t>(max));
+  const bool fits = value->is_number_integer() &&
+                    (!value->is_number_unsigned() || value->get<std::uint64_t>() <= static_cast<std::uint64_t>(max));
   if (!fits || value->get<std::int64_t>() < min || value->get<std::int64_t>() > max)
     return invalid_problem("{}: {} is {}, must be an integer from {} to {}", io::kConfigName, key, shown(*value), min,
                            max);

@@ -224,8 +224,8 @@ struct Unfoldable {
 // Gemma in all its forms (paligemma, recurrent_gemma), Qwen3-Next and its successors, and Nemotron's LayerNorm1P.
 constexpr std::string_view kAddOneTypes[] = {"*gemma*", "qwen3_next*", "qwen3_5*", "nemotron"};
 constexpr std::string_view kPostNormTypes[] = {"albert",     "bart",       "bert",       "camembert", "data2vec-text",
-                                           "deberta",    "deberta-v2", "distilbert", "electra",   "ernie",
-                                           "longformer", "mpnet",      "roberta",    "xlm",       "xlm-roberta"};
+                                               "deberta",    "deberta-v2", "distilbert", "electra",   "ernie",
+                                               "longformer", "mpnet",      "roberta",    "xlm",       "xlm-roberta"};
 // They keep some linears as [in, out].
 constexpr std::string_view kConv1dTypes[] = {"gpt2", "imagegpt", "decision_transformer"};
 constexpr Unfoldable kUnfoldable[] = {

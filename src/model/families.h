@@ -22,12 +22,12 @@ using Names = std::span<const std::string_view>;
 
 // How the linears of an MLP may be stored.
 struct MlpForm {
-  Names inputs;                          // side by side: gate and up, or both as one matrix, or fc1
-  std::string_view output;               // reads what the inputs and the activation made
-  std::string_view router = {};          // chooses among the experts that inputs and output then are
-  Names shared_inputs = {};              // of an expert that every token goes through
+  Names inputs;                  // side by side: gate and up, or both as one matrix, or fc1
+  std::string_view output;       // reads what the inputs and the activation made
+  std::string_view router = {};  // chooses among the experts that inputs and output then are
+  Names shared_inputs = {};      // of an expert that every token goes through
   std::string_view shared_output = {};
-  std::string_view shared_gate = {};     // what it is multiplied with
+  std::string_view shared_gate = {};  // what it is multiplied with
 };
 
 // What a block does, step by step. There is a residual, which the steps of `add` add to, and what the step before made.
@@ -55,27 +55,27 @@ enum class NormKind : std::uint8_t { rms, layer };
 
 // What is around the blocks, and how a family reads config.json.
 struct NetworkSpec {
-  Names stems;                                // before all names, the first that fits: "model.", ""
-  std::string_view blocks;                    // "layers."
-  std::string_view tokens;                    // the table of embeddings
-  std::string_view positions = {};            // the table of positions that are learned
-  std::int64_t first_position = 0;            // the row of the first token there
-  std::string_view token_types = {};          // row 0 is added
-  std::string_view embedding_norm = {};       // after their sum
-  std::string_view final_norm = {};           // may be missing where the checkpoint has none
-  std::string_view head = {};                 // without a stem; none: an encoder
+  Names stems;                           // before all names, the first that fits: "model.", ""
+  std::string_view blocks;               // "layers."
+  std::string_view tokens;               // the table of embeddings
+  std::string_view positions = {};       // the table of positions that are learned
+  std::int64_t first_position = 0;       // the row of the first token there
+  std::string_view token_types = {};     // row 0 is added
+  std::string_view embedding_norm = {};  // after their sum
+  std::string_view final_norm = {};      // may be missing where the checkpoint has none
+  std::string_view head = {};            // without a stem; none: an encoder
   NormKind norm = NormKind::rms;
-  std::string_view epsilon;                   // config.json's name for it
-  double default_epsilon = 0;                 // where it does not say
+  std::string_view epsilon;    // config.json's name for it
+  double default_epsilon = 0;  // where it does not say
   std::string_view hidden_size = "hidden_size";
   std::string_view layers = "num_hidden_layers";
   std::string_view heads = "num_attention_heads";
   std::string_view inner_size = "intermediate_size";
-  std::int64_t default_inner = 0;             // times the hidden size, where config.json does not say
+  std::int64_t default_inner = 0;  // times the hidden size, where config.json does not say
   std::string_view activation = "hidden_act";
-  bool gated = false;                         // the MLP multiplies act(gate) with up
+  bool gated = false;  // the MLP multiplies act(gate) with up
   bool causal = true;
-  bool is_conv1d = false;                     // linears are stored as [in, out]
+  bool is_conv1d = false;  // linears are stored as [in, out]
 };
 
 // A fact of config.json without which the norms feed the residual as well as the linears.
@@ -91,7 +91,7 @@ struct Family {
   BlockSpec block;
   double alpha;  // of the smoothing, unless somebody says another
   FoldCondition condition = {};
-  BlockSpec block_otherwise = {};  // where the condition does not hold; empty: kvant cannot run such a model
+  BlockSpec block_otherwise = {};        // where the condition does not hold; empty: kvant cannot run such a model
   const NetworkSpec* network = nullptr;  // null: kvant cannot run the model
   std::string_view beside = {};  // what must be beside the blocks to know the family by names alone; may be empty
   std::string_view doubt = {};   // which model has the same names and must not be folded; empty: none is ever folded

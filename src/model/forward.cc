@@ -155,8 +155,8 @@ Status Forward::embed(std::span<const std::int32_t> ids, Lengths lengths, float*
     if (!place.ok()) return place.status();
     const std::int64_t longest = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
     if (longest + n.spec().first_position > positions)
-      return invalid_problem("a sequence has {} tokens, '{}' has positions for {}", longest,
-                             io::printable(n.positions), positions - n.spec().first_position);
+      return invalid_problem("a sequence has {} tokens, '{}' has positions for {}", longest, io::printable(n.positions),
+                             positions - n.spec().first_position);
     for (std::int64_t position = 0; position < longest; ++position) {
       if (Status s = weights_->read_rows(*place, static_cast<std::uint64_t>(position + n.spec().first_position), 1,
                                          row.data());
@@ -248,8 +248,8 @@ Status Forward::run(const LinearStep& step, Lengths lengths, float* /*residual*/
 Status Forward::run(const HeadsStep& step, Lengths lengths, float* /*residual*/, InputObserver* observer) {
   float* to = heads_.data();
   for (const LinearModule& linear : step.linears) {
-    if (Status s = run_linear(linear, x_.data(), network_->hidden, rows_of(lengths), to, network_->heads_width(),
-                              observer);
+    if (Status s =
+            run_linear(linear, x_.data(), network_->hidden, rows_of(lengths), to, network_->heads_width(), observer);
         !s.ok())
       return s;
     to += linear.out;
@@ -297,14 +297,13 @@ Status Forward::run(const AttendStep& step, Lengths lengths, float* /*residual*/
   for (const std::int64_t length : lengths) firsts.push_back(std::exchange(first, first + length));
   const auto kv_heads = static_cast<std::uint64_t>(network_->kv_heads);
   std::vector<std::vector<float>> scratch(size(stream_.threads()));
-  return base::for_each_part(stream_, 0, firsts.size() * kv_heads,
-                             [&](std::size_t worker, std::uint64_t part) -> Status {
-                               const base::DefaultFloatEnvironment environment;
-                               const std::size_t sequence = part / kv_heads;
-                               attend(step, firsts[sequence], lengths[sequence],
-                                      static_cast<std::int64_t>(part % kv_heads), scratch[worker]);
-                               return {};
-                             });
+  return base::for_each_part(
+      stream_, 0, firsts.size() * kv_heads, [&](std::size_t worker, std::uint64_t part) -> Status {
+        const base::DefaultFloatEnvironment environment;
+        const std::size_t sequence = part / kv_heads;
+        attend(step, firsts[sequence], lengths[sequence], static_cast<std::int64_t>(part % kv_heads), scratch[worker]);
+        return {};
+      });
 }
 
 void Forward::attend(const AttendStep& step, std::int64_t first_row, std::int64_t length, std::int64_t kv_head,
@@ -329,8 +328,8 @@ void Forward::attend(const AttendStep& step, std::int64_t first_row, std::int64_
       const std::int64_t count = std::min(kQueries, length - q);
       const std::int64_t begin = first_key(q), end = causal ? q + count : length;
       const std::int64_t seen = end - begin;
-      steps_.chain_products(rows + q * width + head * n.head_size, size(width), keys + begin, size(length),
-                            size(count), size(n.head_size), size(seen), scores, size(seen));
+      steps_.chain_products(rows + q * width + head * n.head_size, size(width), keys + begin, size(length), size(count),
+                            size(n.head_size), size(seen), scores, size(seen));
       for (std::int64_t r = 0; r < count; ++r) {
         float* const row = scores + r * seen;
         const std::int64_t from = first_key(q + r) - begin, to = causal ? q + r + 1 - begin : seen;
@@ -339,10 +338,9 @@ void Forward::attend(const AttendStep& step, std::int64_t first_row, std::int64_
         steps_.scale(row + from, n.scale, size(to - from));
         steps_.softmax(row + from, size(to - from));
       }
-      steps_.chain_products(scores, size(seen), values + begin * width, size(width), size(count), size(seen),
-                            size(n.head_size),
-                            context_.data() + (first_row + q) * n.context_width() + head * n.head_size,
-                            size(n.context_width()));
+      steps_.chain_products(
+          scores, size(seen), values + begin * width, size(width), size(count), size(seen), size(n.head_size),
+          context_.data() + (first_row + q) * n.context_width() + head * n.head_size, size(n.context_width()));
     }
 }
 

@@ -105,7 +105,7 @@ class Forward {
   Loaded loaded_;
   Norm final_norm_;
   std::vector<std::byte> workspace_;
-  std::vector<float> x_, heads_, context_, inner_;  // rows of the step before
+  std::vector<float> x_, heads_, context_, inner_;   // rows of the step before
   std::vector<float> chosen_, expert_out_, logits_;  // of experts
   std::vector<float> cosines_, sines_;               // of positions so far
 };

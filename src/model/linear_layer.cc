@@ -93,8 +93,8 @@ Status LinearLayer::load_codes(const Stream& stream, const Weights& weights, con
                            out_, in_);
   const format::Scheme& scheme = weights.quantization()->scheme;
   const auto& activations = scheme.spec().activations;
-  const bool products_of_codes = activations && activations->code == ElementKind::s8 &&
-                                 layer.code == ElementKind::s8 && layer.groups() == 1 && !layer.zero_points;
+  const bool products_of_codes = activations && activations->code == ElementKind::s8 && layer.code == ElementKind::s8 &&
+                                 layer.groups() == 1 && !layer.zero_points;
   if (!products_of_codes) {
     if (activations)
       return base::unsupported("'{}': kvant has no linear layer for {} yet", printable(layer.module),

@@ -23,8 +23,7 @@ Result<ModelRun> ModelRun::open(const Stream& stream, const std::filesystem::pat
   run.weights_ = std::make_unique<const Weights>(std::move(weights).value());
   auto network = make_network(run.weights_->config(), run.weights_->modules());
   if (!network.ok())
-    return Status(network.status().code(),
-                  base::text("{}: {}", io::printable_path(path), network.status().message()));
+    return Status(network.status().code(), base::text("{}: {}", io::printable_path(path), network.status().message()));
   run.network_ = std::make_unique<const Network>(std::move(network).value());
   const std::int64_t longest = text.lengths.empty() ? 0 : *std::max_element(text.lengths.begin(), text.lengths.end());
   auto forward = Forward::make(stream, *run.weights_, *run.network_, std::max(kRows, longest));

@@ -56,9 +56,9 @@ class NetworkMaker {
   NetworkMaker(const io::Json& config, const Modules& modules) : config_(config), modules_(modules) {}
 
   Result<Network> make() {
-    for (Status (NetworkMaker::*part)() : {&NetworkMaker::find_family, &NetworkMaker::read_sizes,
-                                           &NetworkMaker::find_stem, &NetworkMaker::make_blocks,
-                                           &NetworkMaker::make_ends})
+    for (Status (NetworkMaker::*part)() :
+         {&NetworkMaker::find_family, &NetworkMaker::read_sizes, &NetworkMaker::find_stem, &NetworkMaker::make_blocks,
+          &NetworkMaker::make_ends})
       if (Status s = (this->*part)(); !s.ok()) return s;
     return std::move(network_);
   }
@@ -109,9 +109,10 @@ class NetworkMaker {
     const auto projected = config_.integer("word_embed_proj_dim", 1, kMaxSize, n.hidden);
     if (!projected.ok()) return projected.status();
     if (*projected != n.hidden)
-      return unsupported("{}: word_embed_proj_dim is {}, must be hidden_size {}: embeddings that are projected are not "
-                         "known",
-                         io::kConfigName, *projected, n.hidden);
+      return unsupported(
+          "{}: word_embed_proj_dim is {}, must be hidden_size {}: embeddings that are projected are not "
+          "known",
+          io::kConfigName, *projected, n.hidden);
     const auto epsilon = config_.positive(spec().epsilon, spec().default_epsilon);
     if (!epsilon.ok()) return epsilon.status();
     n.epsilon = static_cast<float>(*epsilon);
@@ -175,14 +176,16 @@ class NetworkMaker {
       return {};
     }
     if (!types->is_array() || types->size() != windows_.size())
-      return invalid_problem("{}: layer_types must be a list of {} names, one for each layer", io::kConfigName, blocks_);
+      return invalid_problem("{}: layer_types must be a list of {} names, one for each layer", io::kConfigName,
+                             blocks_);
     for (std::size_t i = 0; i < windows_.size(); ++i) {
       if ((*types)[i] == "sliding_attention")
         windows_[i] = *window;
       else if ((*types)[i] != "full_attention")
-        return unsupported("{}: layer_types names a kind of attention that is not known for layer {}; known are "
-                           "full_attention and sliding_attention",
-                           io::kConfigName, i);
+        return unsupported(
+            "{}: layer_types names a kind of attention that is not known for layer {}; known are "
+            "full_attention and sliding_attention",
+            io::kConfigName, i);
     }
     return {};
   }

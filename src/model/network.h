@@ -62,8 +62,8 @@ struct Expert {
   std::vector<LinearModule> inputs;  // side by side
   LinearModule output;
 };
-// Without a router there is one expert. With one, x becomes the sum of the best `chosen` experts of a token, weighted by
-// softmax(router(x)); with `renormalize` the chosen weights are divided by their sum.
+// Without a router there is one expert. With one, x becomes the sum of the best `chosen` experts of a token, weighted
+// by softmax(router(x)); with `renormalize` the chosen weights are divided by their sum.
 struct MlpStep {
   std::optional<LinearModule> router;
   std::vector<Expert> experts;

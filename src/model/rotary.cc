@@ -62,7 +62,8 @@ double yarn_mscale(double factor, double mscale) {
 void scale_as_yarn(const Scaling& scaling, double theta, std::vector<double>& frequencies) {
   const auto size = static_cast<double>(2 * frequencies.size());
   const auto pair_that_turns = [&](double turns) {
-    return size * semantics::logarithm(scaling.original_positions / (turns * kTwoPi)) / (2 * semantics::logarithm(theta));
+    return size * semantics::logarithm(scaling.original_positions / (turns * kTwoPi)) /
+           (2 * semantics::logarithm(theta));
   };
   double low = pair_that_turns(scaling.beta_fast), high = pair_that_turns(scaling.beta_slow);
   if (scaling.truncate) low = std::floor(low), high = std::ceil(high);
@@ -159,9 +160,10 @@ Result<Rotary> read_rotary(const ConfigFields& config, std::int64_t head_size) {
   if (!share.ok()) return share.status();
   const auto size = static_cast<std::int64_t>(static_cast<double>(head_size) * *share);
   if (size < 2 || size > head_size || size % 2 != 0)
-    return unsupported("{}: {} of the {} numbers of a head are turned by their position, must be an even number of "
-                       "2 to {}",
-                       io::kConfigName, size, head_size, head_size);
+    return unsupported(
+        "{}: {} of the {} numbers of a head are turned by their position, must be an even number of "
+        "2 to {}",
+        io::kConfigName, size, head_size, head_size);
 
   std::vector<double> frequencies(static_cast<std::size_t>(size / 2));
   for (std::size_t i = 0; i < frequencies.size(); ++i)

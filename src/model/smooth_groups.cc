@@ -76,9 +76,9 @@ Reading read_edge(const Family& family, const Edge& edge, std::string_view prefi
       continue;
     }
     const auto concerns = [&](const Edge& e) { return is_home_of(e, format::first_component(rest)); };
-    const bool is_known = fits_one_of(rest, names.others) ||
-                          std::any_of(names.edges.begin(), names.edges.end(),
-                                      [&](const Edge& e) { return rest == e.norm || reads(e, rest); });
+    const bool is_known =
+        fits_one_of(rest, names.others) || std::any_of(names.edges.begin(), names.edges.end(),
+                                                       [&](const Edge& e) { return rest == e.norm || reads(e, rest); });
     // A stranger in the attention concerns the norm before it; one that is at home nowhere, all.
     if (!is_known && (concerns(edge) || std::none_of(names.edges.begin(), names.edges.end(), concerns)))
       return alone(

@@ -17,7 +17,8 @@ struct TokenText {
   std::int64_t rows() const { return static_cast<std::int64_t>(ids.size()); }
 };
 
-// Sequences of `length` tokens, the last one shorter. With max_tokens, the rest of the ids is dropped; 0: all are taken.
+// Sequences of `length` tokens, the last one shorter. With max_tokens, the rest of the ids is dropped; 0: all are
+// taken.
 TokenText cut(std::vector<std::int32_t> ids, std::int64_t length, std::int64_t max_tokens);
 
 // Ids in decimal, separated by white space or commas. Refuses anything else with its place.

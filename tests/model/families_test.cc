@@ -38,13 +38,12 @@ TEST(Families, StepsSayWhichNormFeedsWhichLinears) {
   const model::BlockNames& llama = model::names_of_block(*model::family_named("llama"));
   ASSERT_EQ(llama.edges.size(), 2u);
   EXPECT_EQ(llama.edges[0].norm, "input_layernorm");
-  EXPECT_EQ(llama.edges[0].readers,
-            (std::vector<Components>{{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
-                                     {"self_attn.qkv_proj"}}));
+  EXPECT_EQ(
+      llama.edges[0].readers,
+      (std::vector<Components>{{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, {"self_attn.qkv_proj"}}));
   EXPECT_EQ(llama.edges[1].norm, "post_attention_layernorm");
   ASSERT_EQ(llama.edges[1].readers.size(), 5u);
-  EXPECT_EQ(llama.edges[1].readers[2],
-            (Components{"mlp.gate", "mlp.experts.*.gate_proj", "mlp.experts.*.up_proj"}));
+  EXPECT_EQ(llama.edges[1].readers[2], (Components{"mlp.gate", "mlp.experts.*.gate_proj", "mlp.experts.*.up_proj"}));
   EXPECT_EQ(llama.others,
             (Components{"self_attn.q_norm", "self_attn.k_norm", "self_attn.q_layernorm", "self_attn.k_layernorm",
                         "self_attn.o_proj", "mlp.down_proj", "mlp.experts.*.down_proj", "mlp.shared_expert.down_proj",

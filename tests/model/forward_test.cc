@@ -93,8 +93,7 @@ class PlainModel {
         double sum = 0;
         for (double& score : scores) sum += score = std::exp(score - largest);
         for (std::size_t j = 0; j < k.size(); ++j)
-          for (std::size_t d = 0; d < size; ++d)
-            out[i][h * size + d] += scores[j] / sum * v[j][h / share * size + d];
+          for (std::size_t d = 0; d < size; ++d) out[i][h * size + d] += scores[j] / sum * v[j][h / share * size + d];
       }
     return out;
   }
@@ -102,8 +101,8 @@ class PlainModel {
   static void rotate(Row& heads, std::size_t size, std::size_t position, double theta) {
     for (std::size_t h = 0; h < heads.size(); h += size)
       for (std::size_t i = 0; i < size / 2; ++i) {
-        const double angle = static_cast<double>(position) *
-                             std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(size));
+        const double angle =
+            static_cast<double>(position) * std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(size));
         const double a = heads[h + i], b = heads[h + i + size / 2];
         heads[h + i] = a * std::cos(angle) - b * std::sin(angle);
         heads[h + i + size / 2] = b * std::cos(angle) + a * std::sin(angle);
@@ -152,8 +151,9 @@ class PlainModel {
       for (std::size_t i = 0; i < x.size(); ++i) {
         add(x[i], linear(at + "self_attn.o_proj", seen[i]));
         const Row n = norm(at + "post_attention_layernorm", x[i], false, eps);
-        add(x[i], has(at + "mlp.gate_proj.weight") ? mlp(at + "mlp.gate_proj", at + "mlp.up_proj", at + "mlp.down_proj", n)
-                                                   : experts(at + "block_sparse_moe.", n));
+        add(x[i], has(at + "mlp.gate_proj.weight")
+                      ? mlp(at + "mlp.gate_proj", at + "mlp.up_proj", at + "mlp.down_proj", n)
+                      : experts(at + "block_sparse_moe.", n));
       }
     }
     for (Row& row : x) row = linear("lm_head", norm("model.norm", row, false, eps));

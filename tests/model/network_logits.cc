@@ -1,5 +1,5 @@
-// network_logits MODEL SEQUENCE_LENGTH < ids > logits: the logits (or, of an encoder, the hidden states) of sequences of
-// that length as raw f32, for tests/interop. Ids are separated by white space.
+// network_logits MODEL SEQUENCE_LENGTH < ids > logits: the logits (or, of an encoder, the hidden states) of sequences
+// of that length as raw f32, for tests/interop. Ids are separated by white space.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

@@ -29,7 +29,8 @@ Result<model::Network> network_of(const NetworkFixture& fixture) {
 std::string steps_of(const model::Network& network) {
   constexpr const char* kNames[] = {"norm", "heads", "head_norms", "rotate", "attend", "linear", "mlp", "add"};
   std::string all;
-  for (const model::Step& step : network.blocks[0].steps) all += std::string(all.empty() ? "" : " ") + kNames[step.index()];
+  for (const model::Step& step : network.blocks[0].steps)
+    all += std::string(all.empty() ? "" : " ") + kNames[step.index()];
   return all;
 }
 

@@ -85,7 +85,8 @@ inline NetworkFixture llama_model(io::Json config, io::DType dtype = io::DType::
     const std::string at = fmt::format("model.layers.{}.", i);
     model.norm(at + "input_layernorm");
     model.matrix(at + "self_attn.q_proj", F::kHidden, F::kHidden);
-    for (const char* name : {"self_attn.k_proj", "self_attn.v_proj"}) model.matrix(at + name, F::kHidden / 2, F::kHidden);
+    for (const char* name : {"self_attn.k_proj", "self_attn.v_proj"})
+      model.matrix(at + name, F::kHidden / 2, F::kHidden);
     if (type == "qwen2") {
       model.bias(at + "self_attn.q_proj", F::kHidden);
       for (const char* name : {"self_attn.k_proj", "self_attn.v_proj"}) model.bias(at + name, F::kHidden / 2);
@@ -181,7 +182,8 @@ inline NetworkFixture bert_model() {
   model.norm("embeddings.LayerNorm", F::kHidden, true);
   for (std::uint64_t i = 0; i < F::kLayers; ++i) {
     const std::string at = fmt::format("encoder.layer.{}.", i);
-    for (const char* name : {"query", "key", "value"}) model.linear(at + "attention.self." + name, F::kHidden, F::kHidden);
+    for (const char* name : {"query", "key", "value"})
+      model.linear(at + "attention.self." + name, F::kHidden, F::kHidden);
     model.linear(at + "attention.output.dense", F::kHidden, F::kHidden);
     model.norm(at + "attention.output.LayerNorm", F::kHidden, true);
     model.linear(at + "intermediate.dense", F::kInner, F::kHidden);
