@@ -284,9 +284,12 @@ class Parser {
     if (count > (file_bytes_ - position_) / sizeof(std::uint64_t))
       return invalid_problem("{}: \"{}\": says that it has {} strings, the file has {} bytes left", file_,
                              printable(key), count, file_bytes_ - position_);
-    array.strings.reserve(std::min(count, kMaxHeaderBytes / sizeof(std::uint64_t)));
-    for (std::uint64_t i = 0; i < count; ++i)
-      if (Status s = take_string(array.strings.emplace_back(), kMaxHeaderBytes, "a string"); !s.ok()) return s;
+    array.strings.reserve(std::min(count, (loaded_.size() - position_) / sizeof(std::uint64_t)));
+    for (std::uint64_t i = 0; i < count; ++i) {
+      std::string text;
+      if (Status s = take_string(text, kMaxHeaderBytes, "a string"); !s.ok()) return s;
+      array.strings.push_back(std::move(text));
+    }
     return {};
   }
 
