@@ -48,7 +48,7 @@ class PostProcessor::Reader {
   static const Kind kKinds[4];
 
   Result<std::int32_t> id(const Section& section, std::string_view token, const io::Json& value) const {
-    const auto number = token_id(section, token, value);
+    auto number = token_id(section, token, value);
     if (!number.ok() || *number < size_) return number;
     return section.refuse("the id of '{}' is {}, but ids are below {}", io::printable(token), *number, size_);
   }

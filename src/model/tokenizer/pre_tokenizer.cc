@@ -124,7 +124,7 @@ Result<Step> read_byte_level(const Section& section) {
   }
   return Step([words, add_prefix_space = *add_prefix_space](Pieces& pieces) -> Status {
     if (add_prefix_space) {
-      const Status s = pieces.rewrite([](std::string_view piece, bool, std::string& text) {
+      Status s = pieces.rewrite([](std::string_view piece, bool, std::string& text) {
         if (!piece.starts_with(' ')) text += ' ';
         text += piece;
       });
@@ -162,7 +162,7 @@ Result<Step> read_metaspace(const Section& section) {
   const auto split = section.flag_or("split", true);
   if (!split.ok()) return split.status();
   return Step([marker = *marker, scheme = *scheme, split = *split](Pieces& pieces) -> Status {
-    const Status s = pieces.rewrite([&](std::string_view piece, bool is_start, std::string& text) {
+    Status s = pieces.rewrite([&](std::string_view piece, bool is_start, std::string& text) {
       const bool may = scheme == Prepend::always || (scheme == Prepend::first && is_start);
       if (may && !piece.starts_with(' ') && !piece.starts_with(marker)) text += marker;
       for (const char c : piece) {
