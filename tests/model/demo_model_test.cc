@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "io/checkpoint.h"
+#include "io/json.h"
 #include "kvant/element.h"
 #include "tests/support/scratch.h"
 
