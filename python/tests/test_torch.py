@@ -556,7 +556,7 @@ def test_fake_quantize_observes_other_types_and_refuses_other_channels():
     fq(torch.tensor([[NAN, INF]]))
     fq(torch.empty(0, 2))
     assert fq.range_min.tolist() == [1.0, -2.0] and fq.range_max.tolist() == [3.0, 0.0]
-    with pytest.raises(ValueError, match="2 channels, and this input has 3"):
+    with pytest.raises(ValueError, match="2 channels, but this input has 3"):
         fq(torch.ones(1, 3))
 
 
