@@ -117,7 +117,7 @@ TEST(ProgressLine, SaysHowFarHowFastAndHowLong) {
   EXPECT_EQ(progress_line("reading", 0, 0, base::Unit::bytes, 0, 60),
             "reading ━━━━━━━━━━━━━━━━━━━━━━━━━ 100%  0 B of 0 B  0.0 MB/s");
   EXPECT_EQ(progress_line("evaluating", 8192, 16384, base::Unit::tokens, 4.0, 120),
-            "evaluating ━━━━━━━━━━━━━━━─────────────── 50%  8,192 of 16,384 tokens  2048 tokens/s  4.0 s left");
+            "evaluating ━━━━━━━━━━━━━━━───────────────  50%  8,192 of 16,384 tokens  2048 tokens/s  4.0 s left");
   EXPECT_EQ(progress_line("reading", 5, 4, base::Unit::bytes, 0.1, 120).find("left"), std::string::npos);
 }
 

@@ -47,7 +47,7 @@ std::string with(std::string_view key, std::string_view value) {
 TEST(TokenizerRefusals, Models) {
   const auto bpe = [](std::string_view rest) { return with_model(R"({"type": "BPE", )" + std::string(rest) + "}"); };
   expect_refused({
-      {"", kInvalid, {"is no JSON"}},
+      {"", kInvalid, {"is not JSON"}},
       {"[]", kInvalid, {"\"model\""}},
       {"{}", kInvalid, {"has no \"model\""}},
       {R"({"model": []})", kInvalid, {"\"model\" is a list"}},

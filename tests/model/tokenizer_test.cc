@@ -62,7 +62,7 @@ TEST(Tokenizer, IsReadFromAFile) {
   EXPECT_EQ(tokenizer->encode("aaaaaaa<s>b", false).value(), (Ids{2, 1, 0, 5, 3}));
   put_text(folder / "tokenizer.json", "{");
   EXPECT_TRUE(refused(model::Tokenizer::open(folder / "tokenizer.json").status(), StatusCode::InvalidProblem,
-                      {"tokenizer.json", "is no JSON"}));
+                      {"tokenizer.json", "is not JSON"}));
   EXPECT_TRUE(
       refused(model::Tokenizer::open(folder / "other.json").status(), StatusCode::InvalidProblem, {"other.json"}));
 }

@@ -109,7 +109,7 @@ class ConvertTest(ToolTest):
         self.convert("--force")
         self.assertTrue(os.path.exists(self.path("out", "mine")))
         self.assert_refused(run("convert", self.source, "-o", self.out), "finished", "--force")
-        self.assert_refused(run("convert", self.source, "-o", self.source), "model.gguf", "no folder")
+        self.assert_refused(run("convert", self.source, "-o", self.source), "model.gguf", "not a folder")
         self.assertEqual(run("convert", self.source, "-o", self.out, "--force", "--resume").returncode, 2)
         whole = digest_tree(self.out)
         self.convert("--resume")
