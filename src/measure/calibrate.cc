@@ -65,7 +65,10 @@ class Collector : public model::InputObserver {
 Status write_stats(const std::map<std::string, Channels>& all, std::uint64_t tokens, const CalibrateOptions& options) {
   std::vector<io::TensorInfo> tensors;
   std::vector<float> values;
-  for (const auto& [module, channels] : all) {
+  for (const auto& entry : all) {
+    // Not as structured bindings: Clang 14 lets no lambda see those.
+    const std::string& module = entry.first;
+    const Channels& channels = entry.second;
     const auto add = [&](std::string_view what, const auto& value_of) {
       tensors.push_back(
           {.name = base::text("{}.{}", module, what), .dtype = io::DType::f32, .shape = {channels.min.size()}});
