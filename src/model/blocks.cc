@@ -16,6 +16,12 @@ std::optional<std::string_view> fit(std::string_view text, std::string_view patt
   return format::is_number(number) ? std::optional(number) : std::nullopt;
 }
 
+std::string numbered(std::string_view pattern, std::uint64_t number) {
+  std::string text(pattern);
+  if (const std::size_t star = text.find('*'); star != std::string::npos) text.replace(star, 1, std::to_string(number));
+  return text;
+}
+
 bool fits_one_of(std::string_view text, Names patterns) {
   return std::any_of(patterns.begin(), patterns.end(), [&](std::string_view p) { return fit(text, p).has_value(); });
 }

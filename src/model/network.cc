@@ -248,15 +248,7 @@ class NetworkMaker {
     return missing(made.prefix + std::string(step.forms[0][0]));
   }
 
-  // "mlp.experts.3.w1" of "mlp.experts.*.w1"
-  static std::string numbered(std::string_view pattern, std::int64_t number) {
-    std::string text(pattern);
-    if (const std::size_t star = text.find('*'); star != std::string::npos)
-      text.replace(star, 1, std::to_string(number));
-    return text;
-  }
-
-  Result<Expert> expert_of(const MlpForm& form, const std::string& prefix, std::int64_t number,
+  Result<Expert> expert_of(const MlpForm& form, const std::string& prefix, std::uint64_t number,
                            std::int64_t inner) const {
     Expert expert;
     const std::int64_t width = spec().gated ? 2 * inner : inner;
@@ -275,7 +267,6 @@ class NetworkMaker {
   Status add_mlp(const StepSpec& step, Block& made) {
     for (const MlpForm& form : step.mlps) {
       if (!has(made.prefix + numbered(form.inputs[0], 0))) continue;
-      const bool has_shared = !form.shared_gate.empty() && has(made.prefix + std::string(form.shared_gate));
       MlpStep mlp;
       if (form.router.empty()) {
         auto expert = expert_of(form, made.prefix, 0, inner_);
@@ -289,7 +280,6 @@ class NetworkMaker {
                                other.shared_gate);
         if (Status s = add_experts(form, made.prefix, mlp); !s.ok()) return s;
       }
-      if (has_shared) return unsupported("'{}': an expert that all tokens share is not known yet", form.shared_gate);
       made.steps.emplace_back(std::move(mlp));
       return {};
     }
@@ -310,7 +300,7 @@ class NetworkMaker {
     if (!has(router)) return missing(router);
     mlp.router = linear(router, network_.hidden, experts);
     for (std::int64_t e = 0; e < experts; ++e) {
-      auto expert = expert_of(form, prefix, e, mlp.inner);
+      auto expert = expert_of(form, prefix, static_cast<std::uint64_t>(e), mlp.inner);
       if (!expert.ok()) return expert.status();
       mlp.experts.push_back(std::move(expert).value());
     }

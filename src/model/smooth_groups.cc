@@ -28,13 +28,6 @@ bool is_home_of(const Edge& edge, std::string_view component) {
   return false;
 }
 
-// "mlp.experts.3.w1" of "mlp.experts.*.w1"
-std::string numbered(std::string_view pattern, std::size_t number) {
-  std::string text(pattern);
-  if (const std::size_t star = text.find('*'); star != std::string::npos) text.replace(star, 1, std::to_string(number));
-  return text;
-}
-
 // The names that a set of readers has in a block. Where it has experts, as many as the block shows of any kind.
 std::vector<std::string> expand(Names set, const std::vector<std::string_view>& block) {
   std::set<std::string_view> experts;
