@@ -7,6 +7,7 @@
 #include "cli/messages.h"
 #include "cli/options.h"
 #include "cli/progress_bar.h"
+#include "cli/run_options.h"
 #include "cli/sizes.h"
 #include "cli/terminal.h"
 #include "cli/text_argument.h"
@@ -22,7 +23,7 @@ struct Options {
   std::string output;
   bool force = false;
   TextOptions text;
-  int threads = 0;
+  RunOptions run;
   bool json = false;
 };
 
@@ -33,12 +34,18 @@ constexpr const char* kExamples =
 int run(const Options& options, const Request& request) {
   auto text = read_text_for(options.model, options.text);
   if (!text.ok()) return fail(text.status());
+  const std::filesystem::path model = options.model;
+  const std::filesystem::path scratch = scratch_folder("calibrate", {&model, 1}, *text, options.run);
   ProgressBar progress(request.quiet);
-  const auto calibration = measure::calibrate({.model = options.model,
+  say_how_to_resume(scratch);
+  const auto calibration = measure::calibrate({.model = model,
                                                .output = options.output,
                                                .overwrite = options.force,
                                                .text = std::move(text).value(),
-                                               .threads = options.threads},
+                                               .threads = options.run.threads,
+                                               .max_memory = options.run.max_memory,
+                                               .scratch = scratch,
+                                               .resume = options.run.resume},
                                               progress);
   progress.finish();
   if (!calibration.ok()) return fail(calibration.status());
@@ -73,7 +80,7 @@ Command calibrate_command() {
                                       .is_path = true}};
   for (Argument& argument : text_arguments(options->text)) arguments.push_back(std::move(argument));
   arguments.push_back({.name = "--force", .help = "Overwrite the statistics if they exist", .to = &options->force});
-  arguments.push_back(threads_option(options->threads));
+  for (Argument& argument : run_arguments(options->run)) arguments.push_back(std::move(argument));
   arguments.push_back(json_option(options->json));
   return {.name = "calibrate",
           .description =

@@ -7,6 +7,7 @@
 #include "cli/messages.h"
 #include "cli/options.h"
 #include "cli/progress_bar.h"
+#include "cli/run_options.h"
 #include "cli/sizes.h"
 #include "cli/table.h"
 #include "cli/terminal.h"
@@ -22,13 +23,14 @@ struct Options {
   std::string original;
   std::vector<std::string> quantized;
   TextOptions text;
-  int threads = 0;
+  RunOptions run;
   bool json = false;
 };
 
 constexpr const char* kExamples =
     "  kvant eval ./SmolLM2 ./SmolLM2-w8a8 ./SmolLM2-w4a16 --text held-out.txt\n"
     "  kvant eval ./SmolLM2 --text held-out.txt --length 2048     # the perplexity of one model\n"
+    "  kvant eval model-F16.gguf model-Q4_K_M.gguf --text held-out.txt\n"
     "  kvant eval ./SmolLM2 ./SmolLM2-w8a8 --tokens ids.txt --json | jq '.quantized[0].mean_kl'";
 
 std::string colored(const Terminal& terminal, measure::Verdict verdict) {
@@ -88,11 +90,18 @@ void print_encoder(const measure::Evaluation& evaluation, const Terminal& termin
 int run(const Options& options, const Request& request) {
   auto text = read_text_for(options.original, options.text);
   if (!text.ok()) return fail(text.status());
+  std::vector<std::filesystem::path> models = {options.original};
+  models.insert(models.end(), options.quantized.begin(), options.quantized.end());
+  const std::filesystem::path scratch = scratch_folder("eval", models, *text, options.run);
   ProgressBar progress(request.quiet);
+  say_how_to_resume(scratch);
   const auto evaluation = measure::evaluate({.original = options.original,
                                              .quantized = {options.quantized.begin(), options.quantized.end()},
                                              .text = std::move(text).value(),
-                                             .threads = options.threads},
+                                             .threads = options.run.threads,
+                                             .max_memory = options.run.max_memory,
+                                             .scratch = scratch,
+                                             .resume = options.run.resume},
                                             progress);
   progress.finish();
   if (!evaluation.ok()) return fail(evaluation.status());
@@ -119,14 +128,15 @@ Command eval_command() {
       checkpoint_positional("ORIGINAL", options->original),
       {.name = "QUANTIZED", .help = "Quantized checkpoints of it", .to = &options->quantized, .is_path = true}};
   for (Argument& argument : text_arguments(options->text)) arguments.push_back(std::move(argument));
-  arguments.push_back(threads_option(options->threads));
+  for (Argument& argument : run_arguments(options->run)) arguments.push_back(std::move(argument));
   arguments.push_back(json_option(options->json));
   return {.name = "eval",
           .description =
               "Measure what the model lost. Runs the original and its quantized checkpoints over a text, "
               "block by block, and compares their predictions: perplexity, KL divergence, how often the "
               "most likely token is the same. For encoders: the cosine between embeddings of sentences. "
-              "The numbers are the same for any number of threads.",
+              "The numbers are the same for any number of threads and any --max-memory. A run that was stopped goes on "
+              "with --resume.",
           .examples = kExamples,
           .arguments = std::move(arguments),
           .run = [options](const Request& request) { return run(*options, request); }};

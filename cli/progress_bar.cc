@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 
 #include "cli/sizes.h"
@@ -18,9 +19,14 @@ constexpr std::string_view kErase = "\r\x1b[K";
 // Read by the handler of signals: whether stderr's last line is a bar.
 volatile sig_atomic_t bar_on_screen = 0;
 
+// Written by the handler: what the person should know who stops the program.
+std::array<char, 512> last_words;
+volatile sig_atomic_t last_words_size = 0;
+
 // The shell's prompt should not begin behind a bar. Then the signal does what it always does.
 void end_line_and_die(int signal) {
   if (bar_on_screen != 0) (void)!write(2, "\n", 1);
+  if (last_words_size > 0) (void)!write(2, last_words.data(), static_cast<std::size_t>(last_words_size));
   raise(signal);
 }
 
@@ -100,16 +106,26 @@ std::int64_t ProgressBar::now_ns() const {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(around_.now().time_since_epoch()).count();
 }
 
-void ProgressBar::begin(std::string_view phase, std::uint64_t total, base::Unit unit) {
+void ProgressBar::set_last_words(std::string_view words) {
+  last_words_size = 0;
+  const std::size_t count = std::min(words.size(), last_words.size() - 1);
+  if (count == 0) return;
+  std::copy_n(words.begin(), count, last_words.begin());
+  last_words[count] = '\n';
+  last_words_size = static_cast<sig_atomic_t>(count + 1);
+}
+
+void ProgressBar::begin(std::string_view phase, std::uint64_t total, base::Unit unit, std::uint64_t steps) {
   if (around_.quiet) return;
   const std::lock_guard lock(drawing_);
   phase_ = phase;
   total_ = total;
   unit_ = unit;
+  steps_ = std::max<std::uint64_t>(steps, 1);
   done_ = 0;
   begin_ns_ = now_ns();
   if (!around_.moves) {
-    around_.write(fmt::format("{}: {}\n", phase_, amount(total, unit)));
+    around_.write(fmt::format("{}: {}\n", phase_, amount(total / steps_, unit)));
     return;
   }
   in_phase_ = true;
@@ -148,7 +164,8 @@ void ProgressBar::draw() {
   const double seconds = static_cast<double>(now_ns() - begin_ns_) * 1e-9;
   // A line that fills the last column wraps on some terminals.
   const int width = std::max(20, around_.width()) - 1;
-  around_.write(fmt::format("\r{}\x1b[K", progress_line(phase_, done_, total_, unit_, seconds, width)));
+  around_.write(
+      fmt::format("\r{}\x1b[K", progress_line(phase_, done_ / steps_, total_ / steps_, unit_, seconds, width)));
   on_screen_ = true;
   bar_on_screen = 1;
 }

@@ -35,10 +35,13 @@ class ProgressBar : public base::Progress {
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   using Progress::begin;
-  void begin(std::string_view phase, std::uint64_t total, base::Unit unit) override;
+  void begin(std::string_view phase, std::uint64_t total, base::Unit unit, std::uint64_t steps) override;
   // Draws at most ten times a second. A thread that finds another one drawing goes on with its work.
   void advance(std::uint64_t count) override;
   void note(std::string_view line) override;
+
+  // What is said if the person stops the program while the bar is there. Empty: nothing.
+  static void set_last_words(std::string_view words);
 
   // Takes the bar off the screen, so that what is printed next has a line of its own. Nothing is drawn after it, until
   // a phase begins.
@@ -57,6 +60,7 @@ class ProgressBar : public base::Progress {
   std::string phase_;
   std::uint64_t total_ = 0;
   base::Unit unit_ = base::Unit::bytes;
+  std::uint64_t steps_ = 1;  // of a unit
   std::int64_t begin_ns_ = 0;
   bool on_screen_ = false;
 };

@@ -8,7 +8,10 @@
 #include "base/refuse.h"
 #include "io/checkpoint.h"
 #include "io/file.h"
+#include "io/gguf.h"
+#include "io/json.h"
 #include "model/families.h"
+#include "model/gguf_model.h"
 #include "model/model_facts.h"
 #include "model/tokenizer/tokenizer.h"
 
@@ -20,6 +23,7 @@ using base::invalid_problem;
 constexpr std::uint64_t kMaxTextBytes = std::uint64_t{1} << 30;
 
 bool is_encoder(const std::filesystem::path& model) {
+  if (io::is_gguf(model)) return false;
   const auto checkpoint = io::Checkpoint::open(model);
   if (!checkpoint.ok()) return false;  // whoever runs it will say why
   const model::Family* const family = model::family_of(model::facts_of(*checkpoint).model_type);
@@ -50,6 +54,16 @@ Result<model::TokenText> read_lines(const model::Tokenizer& tokenizer, std::stri
 }
 
 }  // namespace
+
+Result<model::Tokenizer> tokenizer_of(const std::filesystem::path& model) {
+  if (!io::is_gguf(model)) return model::Tokenizer::open(model / "tokenizer.json");
+  const auto gguf = model::GgufModel::open(model);
+  if (!gguf.ok()) return gguf.status();
+  if (gguf->tokenizer() == nullptr)
+    return invalid_problem("{}: its tokenizer is not known: {}; give the ids of tokens with --tokens",
+                           io::printable_path(model), gguf->tokenizer_problem());
+  return model::Tokenizer::parse(gguf->tokenizer()->dump(), io::printable_path(model));
+}
 
 std::vector<Argument> text_arguments(TextOptions& options) {
   return {{.name = "--text",
@@ -83,7 +97,7 @@ Result<model::TokenText> read_text_for(const std::filesystem::path& model, const
   }
   const auto text = io::read_text(options.text, kMaxTextBytes);
   if (!text.ok()) return text.status();
-  const auto tokenizer = model::Tokenizer::open(model / "tokenizer.json");
+  const auto tokenizer = tokenizer_of(model);
   if (!tokenizer.ok()) return tokenizer.status();
   if (is_encoder(model)) return read_lines(*tokenizer, *text, options);
   auto ids = tokenizer->encode(*text, true);

@@ -15,9 +15,11 @@ if(KVANT_TOOL)
   find_package(PkgConfig QUIET)
   if(PkgConfig_FOUND)
     pkg_check_modules(PCRE2 QUIET IMPORTED_TARGET libpcre2-8)
+    pkg_check_modules(XXHASH QUIET IMPORTED_TARGET libxxhash)
   endif()
   list(APPEND needs "nlohmann_json_FOUND|nlohmann-json|nlohmann-json3-dev" "CLI11_FOUND|CLI11|libcli11-dev"
-                    "ICU_FOUND|ICU|libicu-dev" "PkgConfig_FOUND|pkg-config|pkg-config" "PCRE2_FOUND|PCRE2|libpcre2-dev")
+                    "ICU_FOUND|ICU|libicu-dev" "PkgConfig_FOUND|pkg-config|pkg-config" "PCRE2_FOUND|PCRE2|libpcre2-dev"
+                    "XXHASH_FOUND|xxHash|libxxhash-dev")
 endif()
 set(missing "")
 set(packages "")

@@ -12,10 +12,11 @@ enum class Unit : std::uint8_t { bytes, tokens };
 class Progress {
  public:
   virtual ~Progress() = default;
-  // A phase of so many bytes or tokens begins: "reading columns", "quantizing".
-  virtual void begin(std::string_view phase, std::uint64_t total, Unit unit) = 0;
-  void begin(std::string_view phase, std::uint64_t bytes) { begin(phase, bytes, Unit::bytes); }
-  // So many more of the phase are done. Called from many threads.
+  // A phase of `total` steps begins: "reading columns", "quantizing". So many `steps` are one of the unit: a token goes
+  // through every block of a model.
+  virtual void begin(std::string_view phase, std::uint64_t total, Unit unit, std::uint64_t steps) = 0;
+  void begin(std::string_view phase, std::uint64_t bytes) { begin(phase, bytes, Unit::bytes, 1); }
+  // So many more steps of the phase are done. Called from many threads.
   virtual void advance(std::uint64_t count) = 0;
   // Something that is finished, or that the person should know: "wrote model-00001-of-00002.safetensors". Not called
   // from two threads at once.
@@ -25,7 +26,7 @@ class Progress {
 // Says nothing.
 class Silence : public Progress {
  public:
-  void begin(std::string_view /*phase*/, std::uint64_t /*total*/, Unit /*unit*/) override {}
+  void begin(std::string_view /*phase*/, std::uint64_t /*total*/, Unit /*unit*/, std::uint64_t /*steps*/) override {}
   void advance(std::uint64_t /*count*/) override {}
   void note(std::string_view /*line*/) override {}
 };

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/refuse.h"
+#include "io/descriptor.h"
 #include "io/posix.h"
 
 namespace kvant::io {
@@ -23,28 +24,6 @@ namespace {
 using base::invalid_problem;
 
 namespace fs = std::filesystem;
-
-class Descriptor {
- public:
-  explicit Descriptor(int descriptor) : descriptor_(descriptor) {}
-  ~Descriptor() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
-
-int open_again(const char* path, int flags, mode_t mode = 0) {
-  int descriptor = -1;
-  do {
-    descriptor = ::open(path, flags | O_CLOEXEC, mode);
-  } while (descriptor < 0 && errno == EINTR);
-  return descriptor;
-}
 
 fs::path folder_of(const fs::path& path) {
   const fs::path parent = path.parent_path();
@@ -107,44 +86,6 @@ Status remove_partial(const fs::path& partial) {
   if (::unlink(partial.c_str()) != 0 && errno != ENOENT)
     return invalid_problem("{}: removing it: {}", printable_path(partial), error_text(errno));
   return {};
-}
-
-// `where` is "after 123 bytes" or "at byte 123".
-Status refuse_write(const fs::path& path, int error, const std::string& where) {
-  switch (error) {
-    case ENOSPC: return invalid_problem("{}: no space left on device {}", printable_path(path), where);
-    case EDQUOT: return invalid_problem("{}: disk quota exceeded {}", printable_path(path), where);
-    case EFBIG:
-      return invalid_problem("{}: file too large for the file system or for the limit of the process {}",
-                             printable_path(path), where);
-    default: return invalid_problem("{}: writing: {} {}", printable_path(path), error_text(error), where);
-  }
-}
-
-// What a write came to: how many bytes, and 0 or the error that ended it.
-struct Written {
-  std::size_t bytes = 0;
-  int error = 0;
-};
-
-Written write_all(int descriptor, std::uint64_t offset, std::span<const std::byte> bytes) {
-  Written written;
-  while (written.bytes < bytes.size()) {
-    const std::span<const std::byte> rest = bytes.subspan(written.bytes);
-    const ssize_t count =
-        ::pwrite(descriptor, rest.data(), std::min(rest.size(), kMaxChunk), static_cast<off_t>(offset + written.bytes));
-    if (count > 0) {
-      written.bytes += static_cast<std::size_t>(count);
-    } else if (count == 0) {
-      // No file system does this; asking forever would be worse than a wrong word.
-      written.error = EIO;
-      return written;
-    } else if (errno != EINTR) {
-      written.error = errno;
-      return written;
-    }
-  }
-  return written;
 }
 
 }  // namespace
@@ -212,10 +153,7 @@ Status AtomicFile::write(std::span<const std::byte> bytes) {
 
 Status AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
   if (descriptor_ < 0) return invalid_problem("{}: the file is not open", printable_path(final_path_));
-  if (Status status = check_range(partial_path_, offset, bytes.size()); !status.ok()) return status;
-  const Written written = write_all(descriptor_, offset, bytes);
-  if (written.error == 0) return {};
-  return refuse_write(partial_path_, written.error, fmt::format("at byte {}", offset + written.bytes));
+  return io::write_at(descriptor_, partial_path_, offset, bytes);
 }
 
 Status AtomicFile::commit(bool overwrite) {

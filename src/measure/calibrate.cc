@@ -15,6 +15,7 @@
 #include "io/safetensors.h"
 #include "kvant/network_steps.h"
 #include "model/model_run.h"
+#include "model/text_job.h"
 
 namespace kvant::measure {
 namespace {
@@ -105,26 +106,37 @@ Result<Calibration> calibrate(const CalibrateOptions& options, base::Progress& p
     return invalid_problem("{}: exists already; --force overwrites it", io::printable_path(options.output));
   const auto steps = NetworkSteps::select(stream);
   if (!steps.ok()) return steps.status();
-  auto run = model::ModelRun::open(stream, options.model, options.text);
-  if (!run.ok()) return run.status();
-  if (run->weights().quantization())
+  std::vector<model::ModelRun> runs;
+  if (auto opened = model::ModelRun::open(stream, options.model, options.text); opened.ok())
+    runs.push_back(std::move(opened).value());
+  else
+    return opened.status();
+  model::ModelRun& run = runs.front();
+  if (!run.weights().scheme().empty() && run.weights().gguf() == nullptr)
     return invalid_problem("{}: is quantized; statistics come from the original", io::printable_path(options.model));
+  auto job = model::TextJob::begin(stream, runs, options.text,
+                                   {.max_memory = options.max_memory, .scratch = options.scratch, .resume = false});
+  if (!job.ok()) return job.status();
   Collector collector(stream, *steps);
-  progress.begin("calibrating", run->work(), base::Unit::tokens);
-  if (Status s = run->run_blocks(progress, &collector); !s.ok()) return s;
-  if (const auto& head = run->network().head) {
+  progress.begin("calibrating", run.work(), base::Unit::tokens, run.network().blocks.size());
+  if (Status s = run.run_blocks(progress, &collector); !s.ok()) return s;
+  if (const auto& head = run.network().head) {
     // Its input, not its output.
-    if (Status s = collector.see(*head, run->states().data(), run->network().hidden, options.text.rows()); !s.ok())
-      return s;
+    for (const model::Batch& batch : model::batches_of(options.text, options.text.longest())) {
+      const auto rows = run.final_rows(batch.first_row, batch.rows);
+      if (!rows.ok()) return rows.status();
+      if (Status s = collector.see(*head, *rows, run.network().hidden, batch.rows); !s.ok()) return s;
+    }
   }
   Calibration calibration;
   calibration.tokens = options.text.ids.size();
   calibration.linears = collector.all().size();
-  for (const model::Block& block : run->network().blocks)
+  for (const model::Block& block : run.network().blocks)
     for (const model::Step& step : block.steps)
       for (const model::LinearModule* linear : model::linears_of(step))
         if (!collector.all().contains(linear->module)) calibration.unseen.push_back(linear->module);
   if (Status s = write_stats(collector.all(), calibration.tokens, options); !s.ok()) return s;
+  if (Status s = job->finish(); !s.ok()) return s;
   return calibration;
 }
 

@@ -8,8 +8,9 @@
 //
 // For encoders: the cosine between the mean of the original's last hidden states over a sequence and the checkpoint's.
 //
-// Every checkpoint is read block by block, and the residuals of all tokens are kept, so a model needs the memory of its
-// largest block. The numbers are the same for any number of threads.
+// Every checkpoint is read block by block. The states of all tokens are kept, in a file where they do not fit, so a
+// model needs the memory of its largest block. The numbers are the same for any number of threads and any limit of
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,12 @@ struct EvaluateOptions {
   std::filesystem::path original;
   std::vector<std::filesystem::path> quantized;
   model::TokenText text;
-  int threads = 0;  // 0: all
+  int threads = 0;               // 0: all
+  std::uint64_t max_memory = 0;  // 0: three quarters of what is available
+  // A folder for the states after every block, which is removed at the end. Empty: they are only in memory, and a run
+  // that is stopped begins again.
+  std::filesystem::path scratch;
+  bool resume = false;  // after the last block that an earlier run of the same finished
 };
 
 // How far a checkpoint is from the original.

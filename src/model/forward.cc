@@ -17,6 +17,8 @@ namespace {
 
 using base::invalid_problem;
 
+constexpr std::int64_t kQueries = 64;  // that attention takes at a time
+
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // Calls f(first, last) for stretches of rows on the stream's threads.
@@ -40,19 +42,59 @@ Result<Forward> Forward::make(const Stream& stream, const Weights& weights, cons
   const auto steps = NetworkSteps::select(stream);
   if (!steps.ok()) return steps.status();
   Forward forward(stream, weights, network, *steps, max_rows);
-  const io::TensorInfo* const table = weights.checkpoint().find(fmt::format("{}.weight", network.tokens));
-  if (table == nullptr || table->shape.size() != 2)
+  const auto* const table = weights.shape_of(fmt::format("{}.weight", network.tokens));
+  if (table == nullptr || table->size() != 2)
     return invalid_problem("'{}' is no table of embeddings", io::printable(network.tokens));
-  forward.vocabulary_ = static_cast<std::int64_t>(table->shape[0]);
+  forward.vocabulary_ = static_cast<std::int64_t>((*table)[0]);
   if (!network.final_norm.empty()) {
     Loaded loaded;
     if (Status s = forward.load_norm(network.final_norm, network.hidden, loaded); !s.ok()) return s;
     forward.final_norm_ = std::move(loaded.norms.begin()->second);
   }
-  forward.x_.resize(size(max_rows * std::max(network.hidden, network.context_width())));
-  forward.heads_.resize(size(max_rows * network.heads_width()));
-  forward.context_.resize(size(max_rows * network.context_width()));
   return forward;
+}
+
+Result<Forward::Memory> Forward::memory(const Stream& stream, const Weights& weights, const Network& network,
+                                        std::int64_t longest_sequence) {
+  Memory memory;
+  std::int64_t inner = 0, of_experts = 0, widest = network.hidden;
+  const auto linear_memory = [&](const LinearModule& linear, std::uint64_t& kept, std::uint64_t& loading) -> Status {
+    const auto each = LinearLayer::memory(stream, weights, linear);
+    if (!each.ok()) return each.status();
+    kept += each->kept;
+    loading = std::max(loading, each->loading);
+    return {};
+  };
+  for (const Block& block : network.blocks) {
+    std::uint64_t kept = 0, loading = 0;
+    for (const Step& step : block.steps) {
+      for (const LinearModule* linear : linears_of(step)) {
+        if (Status s = linear_memory(*linear, kept, loading); !s.ok()) return s;
+        widest = std::max(widest, linear->in);
+      }
+      if (const auto* mlp = std::get_if<MlpStep>(&step)) {
+        inner = std::max(inner, 2 * mlp->inner);
+        if (mlp->router) of_experts = std::max(of_experts, 3 * network.hidden + mlp->router->out);
+      }
+    }
+    memory.block = std::max(memory.block, kept + loading);
+  }
+  // Attention: the keys of a head and the scores of some queries, on each thread.
+  memory.block += static_cast<std::uint64_t>(stream.threads() * longest_sequence * (network.head_size + kQueries)) * 4;
+  // The last: activations as codes, in the linear's workspace.
+  memory.row = static_cast<std::uint64_t>(std::max(network.hidden, network.context_width()) + network.heads_width() +
+                                          network.context_width() + inner + of_experts + widest) *
+               sizeof(float);
+  if (network.head) {
+    const auto* const table = weights.shape_of(fmt::format("{}.weight", network.tokens));
+    std::uint64_t loading = 0;
+    if (table != nullptr && table->size() == 2)
+      if (Status s = linear_memory(head_of(network, static_cast<std::int64_t>((*table)[0])), memory.head, loading);
+          !s.ok())
+        return s;
+    memory.head += loading;
+  }
+  return memory;
 }
 
 // ---- Loading ----
@@ -81,6 +123,9 @@ void Forward::grow_workspace(const Loaded& loaded) {
 Status Forward::load_block(std::size_t index) {
   block_ = &network_->blocks[index];
   loaded_ = {};
+  x_.resize(size(max_rows_ * std::max(network_->hidden, network_->context_width())));
+  heads_.resize(size(max_rows_ * network_->heads_width()));
+  context_.resize(size(max_rows_ * network_->context_width()));
   Loaded loaded;
   for (const Step& step : block_->steps) {
     if (const auto* norm = std::get_if<NormStep>(&step))
@@ -104,13 +149,24 @@ Status Forward::load_block(std::size_t index) {
   return {};
 }
 
+LinearModule Forward::head_of(const Network& network, std::int64_t vocabulary) {
+  LinearModule head = *network.head;
+  head.out = vocabulary;
+  return head;
+}
+
+void Forward::unload() {
+  block_ = nullptr;
+  loaded_ = {};
+  workspace_ = {};
+  for (std::vector<float>* each : {&x_, &heads_, &context_, &inner_, &chosen_, &expert_out_, &logits_}) *each = {};
+}
+
 Status Forward::load_head() {
   loaded_ = {};
   block_ = nullptr;
   Loaded loaded;
-  LinearModule head = *network_->head;
-  head.out = vocabulary_;
-  if (Status s = load_linear(head, loaded); !s.ok()) return s;
+  if (Status s = load_linear(head_of(*network_, vocabulary_), loaded); !s.ok()) return s;
   grow_workspace(loaded);
   loaded_ = std::move(loaded);
   return {};
@@ -118,47 +174,56 @@ Status Forward::load_head() {
 
 // ---- Running ----
 
+Result<StoredTensor> Forward::table(const std::string& module) const {
+  const std::string name = fmt::format("{}.weight", module);
+  const auto* const shape = weights_->shape_of(name);
+  const std::uint64_t rows = shape == nullptr || shape->empty() ? 0 : (*shape)[0];
+  return weights_->find(name, {rows, static_cast<std::uint64_t>(network_->hidden)});
+}
+
+Status Forward::check_text(std::span<const std::int32_t> ids, Lengths lengths) const {
+  const Network& n = *network_;
+  const auto tokens = table(n.tokens);
+  if (!tokens.ok()) return tokens.status();
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    if (ids[i] < 0 || static_cast<std::uint64_t>(ids[i]) >= tokens->shape[0])
+      return invalid_problem("token {} has the id {}, must be below {}, the rows of '{}'", i, ids[i], tokens->shape[0],
+                             io::printable(n.tokens));
+  if (n.positions.empty()) return {};
+  const auto positions = table(n.positions);
+  if (!positions.ok()) return positions.status();
+  const std::int64_t longest = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+  const std::int64_t known = static_cast<std::int64_t>(positions->shape[0]) - n.spec().first_position;
+  if (longest > known)
+    return invalid_problem("a sequence has {} tokens, '{}' has positions for {}", longest, io::printable(n.positions),
+                           known);
+  return {};
+}
+
 Status Forward::embed(std::span<const std::int32_t> ids, Lengths lengths, float* residual) const {
   const Network& n = *network_;
-  const auto hidden = static_cast<std::uint64_t>(n.hidden);
-  const auto table = [&](const std::string& module, std::int64_t& rows) -> Result<io::TensorPlace> {
-    const std::string name = fmt::format("{}.weight", module);
-    const io::TensorInfo* const info = weights_->checkpoint().find(name);
-    rows = info == nullptr || info->shape.empty() ? 0 : static_cast<std::int64_t>(info->shape[0]);
-    return weights_->find(name, {static_cast<std::uint64_t>(rows), hidden});
-  };
-  std::int64_t vocabulary = 0;
-  const auto tokens = table(n.tokens, vocabulary);
+  const auto tokens = table(n.tokens);
   if (!tokens.ok()) return tokens.status();
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] < 0 || ids[i] >= vocabulary)
-      return invalid_problem("token {} has the id {}, must be below {}, the rows of '{}'", i, ids[i], vocabulary,
-                             io::printable(n.tokens));
+  for (std::size_t i = 0; i < ids.size(); ++i)
     if (Status s = weights_->read_rows(*tokens, static_cast<std::uint64_t>(ids[i]), 1, residual + size(n.hidden) * i);
         !s.ok())
       return s;
-  }
   const auto add_row = [&](std::size_t row, const float* values) {
     steps_.add(residual + row * size(n.hidden), values, size(n.hidden));
   };
   std::vector<float> row(size(n.hidden));
   if (!n.token_types.empty()) {
-    std::int64_t types = 0;
-    const auto place = table(n.token_types, types);
-    if (!place.ok()) return place.status();
-    if (Status s = weights_->read_rows(*place, 0, 1, row.data()); !s.ok()) return s;
+    const auto types = table(n.token_types);
+    if (!types.ok()) return types.status();
+    if (Status s = weights_->read_rows(*types, 0, 1, row.data()); !s.ok()) return s;
     for (std::size_t i = 0; i < ids.size(); ++i) add_row(i, row.data());
   }
   if (!n.positions.empty()) {
-    std::int64_t positions = 0;
-    const auto place = table(n.positions, positions);
-    if (!place.ok()) return place.status();
+    const auto positions = table(n.positions);
+    if (!positions.ok()) return positions.status();
     const std::int64_t longest = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
-    if (longest + n.spec().first_position > positions)
-      return invalid_problem("a sequence has {} tokens, '{}' has positions for {}", longest, io::printable(n.positions),
-                             positions - n.spec().first_position);
     for (std::int64_t position = 0; position < longest; ++position) {
-      if (Status s = weights_->read_rows(*place, static_cast<std::uint64_t>(position + n.spec().first_position), 1,
+      if (Status s = weights_->read_rows(*positions, static_cast<std::uint64_t>(position + n.spec().first_position), 1,
                                          row.data());
           !s.ok())
         return s;
@@ -308,7 +373,6 @@ Status Forward::run(const AttendStep& step, Lengths lengths, float* /*residual*/
 
 void Forward::attend(const AttendStep& step, std::int64_t first_row, std::int64_t length, std::int64_t kv_head,
                      std::vector<float>& scratch) {
-  constexpr std::int64_t kQueries = 64;  // at a time
   const Network& n = *network_;
   const std::int64_t width = n.heads_width(), queries_of_head = n.heads / n.kv_heads;
   const bool causal = n.spec().causal;

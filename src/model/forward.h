@@ -35,11 +35,22 @@ class InputObserver {
 
 class Forward {
  public:
-  // For up to `max_rows` rows in a call. `weights` and `network` must outlive it.
+  // For up to `max_rows` rows in a call. `weights` and `network` must outlive it. Reads only what is small.
   static Result<Forward> make(const Stream& stream, const Weights& weights, const Network& network,
                               std::int64_t max_rows);
 
-  // residual [rows, hidden] = embeddings. Refuses ids and positions that the tables do not have.
+  // How much memory parts of a run take, in bytes.
+  struct Memory {
+    std::uint64_t block = 0;  // the largest, while it is loaded
+    std::uint64_t row = 0;    // in run_block(), for each row
+    std::uint64_t head = 0;   // while it is loaded; 0: there is none
+  };
+  static Result<Memory> memory(const Stream& stream, const Weights& weights, const Network& network,
+                               std::int64_t longest_sequence);
+
+  // Refuses ids and positions that the tables of embeddings do not have.
+  Status check_text(std::span<const std::int32_t> ids, Lengths lengths) const;
+  // residual [rows, hidden] = embeddings, of a text that was checked.
   Status embed(std::span<const std::int32_t> ids, Lengths lengths, float* residual) const;
 
   // Reads the weights of a block and gives up those of the one before.
@@ -52,6 +63,8 @@ class Forward {
 
   // Reads the head, and gives up the last block.
   Status load_head();
+  // Gives up what load_block() or load_head() read, and the memory that running took.
+  void unload();
   std::int64_t vocabulary() const { return vocabulary_; }
   // logits [rows, vocabulary] of what finish() made.
   Status run_head(const float* hidden, std::int64_t rows, float* logits, InputObserver* observer = nullptr);
@@ -72,6 +85,9 @@ class Forward {
 
   Status load_linear(const LinearModule& linear, Loaded& to) const;
   Status load_norm(const std::string& module, std::int64_t size, Loaded& to) const;
+  // A table of embeddings: [rows, hidden].
+  Result<StoredTensor> table(const std::string& module) const;
+  static LinearModule head_of(const Network& network, std::int64_t vocabulary);
   void grow_workspace(const Loaded& loaded);
   Status run_linear(const LinearModule& linear, const float* x, std::int64_t x_stride, std::int64_t rows, float* y,
                     std::int64_t y_stride, InputObserver* observer);

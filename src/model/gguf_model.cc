@@ -88,6 +88,11 @@ class TensorFinder {
 
 }  // namespace
 
+std::uint64_t GgufModel::Tensor::bytes() const {
+  const io::GgufTypeInfo& of_type = info(type);
+  return rows() * columns() / of_type.block_elements * of_type.block_bytes;
+}
+
 Result<GgufModel> GgufModel::open(const std::filesystem::path& path) {
   auto file = io::GgufFile::open(path);
   if (!file.ok()) return file.status();

@@ -35,6 +35,7 @@ class GgufModel {
 
     std::uint64_t rows() const { return shape.size() == 2 ? shape[0] : 1; }
     std::uint64_t columns() const { return shape.back(); }
+    std::uint64_t bytes() const;  // in the file
   };
 
   static Result<GgufModel> open(const std::filesystem::path& path);

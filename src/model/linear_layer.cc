@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/refuse.h"
-#include "format/element_dtype.h"
 #include "io/file.h"
 
 namespace kvant::model {
@@ -42,35 +41,83 @@ Result<LinearLayer> LinearLayer::load(const Stream& stream, const Weights& weigh
   auto bias = weights.read_vector_if_there(fmt::format("{}.bias", linear.module), linear.out);
   if (!bias.ok()) return bias.status();
   layer.bias_ = std::move(bias).value();
+  const auto form = form_of(weights, linear);
+  if (!form.ok()) return form.status();
   const format::QuantizedLayer* const codes = weights.quantized(linear.module);
-  if (Status s = codes == nullptr ? layer.load_floats(stream, weights, linear, max_rows)
-                                  : layer.load_codes(stream, weights, *codes, max_rows);
+  if (Status s = *form == Form::floats  ? layer.load_floats(stream, weights, linear, max_rows)
+                 : *form == Form::codes ? layer.load_codes(stream, weights, *codes, max_rows)
+                                        : layer.load_decoded(stream, weights, *codes, max_rows);
       !s.ok())
     return s;
   return layer;
 }
 
+Result<LinearLayer::Form> LinearLayer::form_of(const Weights& weights, const LinearModule& linear) {
+  const format::QuantizedLayer* const layer = weights.quantized(linear.module);
+  if (layer == nullptr) return Form::floats;
+  if (static_cast<std::int64_t>(layer->rows) != linear.out || static_cast<std::int64_t>(layer->columns) != linear.in)
+    return invalid_problem("'{}' is [{}, {}], must be [{}, {}]", printable(layer->module), layer->rows, layer->columns,
+                           linear.out, linear.in);
+  const format::Scheme& scheme = weights.quantization()->scheme;
+  const auto& activations = scheme.spec().activations;
+  if (!activations) return Form::decoded;
+  if (activations->code == ElementKind::s8 && layer->code == ElementKind::s8 && layer->groups() == 1 &&
+      !layer->zero_points)
+    return Form::codes;
+  return base::unsupported("'{}': kvant has no linear layer for {} yet", printable(layer->module),
+                           format::describe(scheme));
+}
+
+Result<LinearLayer::Memory> LinearLayer::memory(const Stream& stream, const Weights& weights,
+                                                const LinearModule& linear) {
+  const auto form = form_of(weights, linear);
+  if (!form.ok()) return form.status();
+  const auto elements = static_cast<std::uint64_t>(linear.in * linear.out);
+  Memory memory;
+  memory.kept = 8 * static_cast<std::uint64_t>(linear.out);  // bias, scales
+  if (*form == Form::codes) {
+    const auto packed = PackedWeight::packed_size(stream, linear.out, linear.in);
+    if (!packed.ok()) return packed.status();
+    memory.kept += *packed;
+    memory.loading = 2 * elements;  // as read and as codes
+    return memory;
+  }
+  ElementKind kind = ElementKind::f32;
+  std::uint64_t width = sizeof(float);
+  if (*form == Form::floats && !linear.is_conv1d) {
+    const auto stored = weights.find(fmt::format("{}.weight", linear.module),
+                                     {static_cast<std::uint64_t>(linear.out), static_cast<std::uint64_t>(linear.in)});
+    if (!stored.ok()) return stored.status();
+    if (stored->kind != ElementKind::f64) kind = stored->kind;
+    width = static_cast<std::uint64_t>(bits_per_element(kind) / 8);
+  }
+  const auto packed = PackedF32Weight::packed_size(stream, kind, linear.out, linear.in);
+  if (!packed.ok()) return packed.status();
+  memory.kept += *packed;
+  memory.loading = elements * width * (linear.is_conv1d ? 2 : 1) + (std::uint64_t{8} << 20);  // with pieces of rows
+  return memory;
+}
+
 Status LinearLayer::load_floats(const Stream& stream, const Weights& weights, const LinearModule& linear,
                                 std::int64_t max_rows) {
   const auto out = static_cast<std::uint64_t>(out_), in = static_cast<std::uint64_t>(in_);
-  const auto place = weights.find(fmt::format("{}.weight", linear.module),
-                                  linear.is_conv1d ? std::vector{in, out} : std::vector{out, in});
-  if (!place.ok()) return place.status();
-  const io::TensorInfo& info = weights.checkpoint().at(*place);
-  const ElementKind kind = *format::element_of(info.dtype);
+  const auto stored = weights.find(fmt::format("{}.weight", linear.module),
+                                   linear.is_conv1d ? std::vector{in, out} : std::vector{out, in});
+  if (!stored.ok()) return stored.status();
+  const ElementKind kind = stored->kind;
   if (kind != ElementKind::f64 && !linear.is_conv1d) {
     // As it is: 16 bits stay 16 bits in memory.
-    std::vector<std::byte> bytes(static_cast<std::size_t>(info.bytes()));
-    if (Status s = weights.checkpoint().read(*place, 0, bytes); !s.ok()) return s;
+    std::vector<std::byte> bytes(in * out * static_cast<std::size_t>(bits_per_element(kind) / 8));
+    if (Status s = weights.read(*stored, bytes); !s.ok()) return s;
     return pack_floats(stream, kind, bytes.data(), max_rows);
   }
   std::vector<float> values(static_cast<std::size_t>(in * out));
-  if (Status s = weights.read_rows(*place, 0, linear.is_conv1d ? in : out, values.data()); !s.ok()) return s;
+  if (Status s = weights.read_rows(*stored, 0, linear.is_conv1d ? in : out, values.data()); !s.ok()) return s;
   if (linear.is_conv1d) {
-    std::vector<float> stored = std::move(values);
-    values.resize(stored.size());
+    std::vector<float> turned = std::move(values);
+    values.resize(turned.size());
     for (std::size_t k = 0; k < in; ++k)
-      for (std::size_t n = 0; n < out; ++n) values[n * in + k] = stored[k * out + n];
+      for (std::size_t n = 0; n < out; ++n) values[n * in + k] = turned[k * out + n];
   }
   return pack_floats(stream, ElementKind::f32, values.data(), max_rows);
 }
@@ -86,23 +133,15 @@ Status LinearLayer::pack_floats(const Stream& stream, ElementKind kind, const vo
   return {};
 }
 
+Status LinearLayer::load_decoded(const Stream& stream, const Weights& weights, const format::QuantizedLayer& layer,
+                                 std::int64_t max_rows) {
+  std::vector<float> values;
+  if (Status s = decode(weights, layer, values); !s.ok()) return s;
+  return pack_floats(stream, ElementKind::f32, values.data(), max_rows);
+}
+
 Status LinearLayer::load_codes(const Stream& stream, const Weights& weights, const format::QuantizedLayer& layer,
                                std::int64_t max_rows) {
-  if (static_cast<std::int64_t>(layer.rows) != out_ || static_cast<std::int64_t>(layer.columns) != in_)
-    return invalid_problem("'{}' is [{}, {}], must be [{}, {}]", printable(layer.module), layer.rows, layer.columns,
-                           out_, in_);
-  const format::Scheme& scheme = weights.quantization()->scheme;
-  const auto& activations = scheme.spec().activations;
-  const bool products_of_codes = activations && activations->code == ElementKind::s8 && layer.code == ElementKind::s8 &&
-                                 layer.groups() == 1 && !layer.zero_points;
-  if (!products_of_codes) {
-    if (activations)
-      return base::unsupported("'{}': kvant has no linear layer for {} yet", printable(layer.module),
-                               format::describe(scheme));
-    std::vector<float> values;
-    if (Status s = decode(weights, layer, values); !s.ok()) return s;
-    return pack_floats(stream, ElementKind::f32, values.data(), max_rows);
-  }
   format::LayerRows rows;
   if (Status s = format::read_rows(weights.checkpoint(), layer, 0, layer.rows, rows); !s.ok()) return s;
   scales_ = std::move(rows.scales);
@@ -115,7 +154,8 @@ Status LinearLayer::load_codes(const Stream& stream, const Weights& weights, con
       return s;
     descriptor.act_scale = static_cast<double>(scale);
     const auto zero_point = weights.checkpoint().tensors().find(layer.module + ".input_zero_point");
-    if (scheme.has_asymmetric_activations() && zero_point != weights.checkpoint().tensors().end()) {
+    if (weights.quantization()->scheme.has_asymmetric_activations() &&
+        zero_point != weights.checkpoint().tensors().end()) {
       std::byte code{};
       if (Status s = weights.checkpoint().read(zero_point->second, 0, {&code, 1}); !s.ok()) return s;
       descriptor.act_zero_point = static_cast<std::int8_t>(code);

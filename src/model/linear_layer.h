@@ -22,16 +22,30 @@ class LinearLayer {
   static Result<LinearLayer> load(const Stream& stream, const Weights& weights, const LinearModule& linear,
                                   std::int64_t max_rows);
 
+  // What load() takes: for good, and more of it while it works.
+  struct Memory {
+    std::uint64_t kept = 0;
+    std::uint64_t loading = 0;
+  };
+  static Result<Memory> memory(const Stream& stream, const Weights& weights, const LinearModule& linear);
+
   std::size_t workspace_size() const;
   // y[r, :] = weight * x[r, :] + bias for rows [0, rows). Strides in elements.
   Status run(const Stream& stream, Workspace workspace, const float* x, std::int64_t x_stride, std::int64_t rows,
              float* y, std::int64_t y_stride) const;
 
  private:
+  // How a linear of a checkpoint is run.
+  enum class Form : std::uint8_t { floats, codes, decoded };
+  // Refuses codes that no plan takes.
+  static Result<Form> form_of(const Weights& weights, const LinearModule& linear);
+
   explicit LinearLayer(const LinearModule& linear) : in_(linear.in), out_(linear.out) {}
   Status load_floats(const Stream& stream, const Weights& weights, const LinearModule& linear, std::int64_t max_rows);
   Status load_codes(const Stream& stream, const Weights& weights, const format::QuantizedLayer& layer,
                     std::int64_t max_rows);
+  Status load_decoded(const Stream& stream, const Weights& weights, const format::QuantizedLayer& layer,
+                      std::int64_t max_rows);
   // Packs elements of [out, in].
   Status pack_floats(const Stream& stream, ElementKind kind, const void* elements, std::int64_t max_rows);
 

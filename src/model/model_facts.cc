@@ -7,13 +7,16 @@
 namespace kvant::model {
 
 ModelFacts facts_of(const io::Checkpoint& checkpoint) {
+  return checkpoint.config() == nullptr ? ModelFacts() : facts_of(*checkpoint.config());
+}
+
+ModelFacts facts_of(const io::Json& whole) {
   ModelFacts facts;
-  if (!checkpoint.config()) return facts;
   const auto text_at = [](const io::Json& object, std::string_view key) {
     const auto found = object.find(key);
     return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
   };
-  const io::Json* config = &*checkpoint.config();
+  const io::Json* config = &whole;
   if (const auto inner = config->find("text_config");
       inner != config->end() && inner->is_object() && !text_at(*inner, "model_type").empty())
     config = &*inner;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "io/checkpoint.h"
+#include "io/json_fwd.h"
 
 namespace kvant::model {
 
@@ -16,5 +17,6 @@ struct ModelFacts {
 // From config.json; all empty where there is none. Models that see pictures keep the facts of their language model in
 // "text_config".
 ModelFacts facts_of(const io::Checkpoint& checkpoint);
+ModelFacts facts_of(const io::Json& config);
 
 }  // namespace kvant::model

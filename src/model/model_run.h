@@ -1,45 +1,73 @@
-// One model on its way through a text: its weights, its network, and the states of all tokens.
+// One model on its way through a text: its weights, its network, and the states of all tokens, in bounded memory.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "base/progress.h"
+#include "io/scratch_folder.h"
 #include "kvant/status.h"
 #include "kvant/stream.h"
 #include "model/forward.h"
 #include "model/network.h"
+#include "model/states.h"
 #include "model/token_text.h"
 #include "model/weights.h"
 
 namespace kvant::model {
 
+// How much of a run is in memory at a time. Results do not depend on it.
+struct RunMemory {
+  std::int64_t batch_rows = 0;  // tokens that run through a block together
+  bool states_in_memory = true;
+};
+
 class ModelRun {
  public:
-  // Refuses what cannot be run. `text` must outlive it.
+  // Refuses what cannot be run. Reads only what is small. `text` must outlive it.
   static Result<ModelRun> open(const Stream& stream, const std::filesystem::path& path, const TokenText& text);
 
   const Weights& weights() const { return *weights_; }
   const Network& network() const { return *network_; }
   Forward& forward() { return *forward_; }
+  std::int64_t vocabulary() const { return forward_->vocabulary(); }
 
+  // What run_blocks() and the head take.
+  const Forward::Memory& memory() const { return memory_; }
+  std::uint64_t states_bytes() const;
+
+  // Before run_blocks(). With a folder the states of every finished block are saved as "NAME…"; with `resume` those of
+  // an earlier run of the same files and text are taken.
+  Status start(const RunMemory& memory, const io::ScratchFolder* folder, const std::string& name, bool resume);
+  std::size_t blocks_done() const { return static_cast<std::size_t>(states_->blocks_done().value_or(0)); }
   // Tokens times blocks: what run_blocks() will advance the progress by.
   std::uint64_t work() const;
-  // From the embeddings to what the head reads.
+  // From the embeddings, or from where an earlier run ended, to the last block. Gives up the weights.
   Status run_blocks(base::Progress& progress, InputObserver* observer = nullptr);
-  // [tokens, hidden]
-  const std::vector<float>& states() const { return states_; }
+
+  // What the head reads of rows [first, first + count), [count, hidden]. Valid until the next call.
+  Result<const float*> final_rows(std::int64_t first, std::int64_t count);
 
  private:
   ModelRun() = default;
+  Result<std::uint64_t> key() const;
+  // Calls each(batch, states) for all batches, and keeps the states that it leaves.
+  template <class Each>
+  Status pass(const Each& each);
 
   const TokenText* text_ = nullptr;
   std::unique_ptr<const Weights> weights_;
   std::unique_ptr<const Network> network_;
   std::unique_ptr<Forward> forward_;
-  std::vector<float> states_;
+  std::optional<Stream> stream_;
+  Forward::Memory memory_;
+  std::int64_t batch_rows_ = 0;
+  std::optional<States> states_;
+  std::vector<float> final_rows_;
 };
 
 }  // namespace kvant::model

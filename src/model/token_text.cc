@@ -11,6 +11,10 @@
 
 namespace kvant::model {
 
+std::int64_t TokenText::longest() const {
+  return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+}
+
 TokenText cut(std::vector<std::int32_t> ids, std::int64_t length, std::int64_t max_tokens) {
   TokenText text;
   text.ids = std::move(ids);

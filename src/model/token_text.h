@@ -15,6 +15,7 @@ struct TokenText {
   std::vector<std::int64_t> lengths;  // of the sequences
 
   std::int64_t rows() const { return static_cast<std::int64_t>(ids.size()); }
+  std::int64_t longest() const;  // of the lengths; 0: there are no sequences
 };
 
 // Sequences of `length` tokens, the last one shorter. With max_tokens, the rest of the ids is dropped; 0: all are

@@ -1,7 +1,5 @@
 #include "model/weights.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -11,8 +9,11 @@
 #include "format/compressed_tensors.h"
 #include "format/element_dtype.h"
 #include "format/module_name.h"
+#include "format/scheme.h"
 #include "format/widen.h"
 #include "io/file.h"
+#include "io/fingerprint.h"
+#include "io/json.h"
 
 namespace kvant::model {
 namespace {
@@ -32,30 +33,79 @@ void read_values(ElementKind kind, const std::byte* from, std::size_t count, flo
 
 }  // namespace
 
+std::uint64_t StoredTensor::elements() const {
+  std::uint64_t count = 1;
+  for (const std::uint64_t size : shape) count *= size;
+  return count;
+}
+
 Result<Weights> Weights::open(const std::filesystem::path& path) {
+  if (io::is_gguf(path)) {
+    auto model = GgufModel::open(path);
+    if (!model.ok()) return model.status();
+    Weights weights(path, std::move(model).value());
+    const auto tensors = weights.gguf()->tensors();
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      weights.gguf_tensors_.emplace(tensors[i].name, i);
+      if (const std::string_view module = format::module_of(tensors[i].name); !module.empty())
+        weights.modules_.emplace(module);
+    }
+    return weights;
+  }
   auto checkpoint = io::Checkpoint::open(path);
   if (!checkpoint.ok()) return checkpoint.status();
   if (checkpoint->config() == nullptr)
     return invalid_problem("{}: has no {}, which says what the model computes", io::printable_path(path),
                            io::kConfigName);
-  Weights weights(std::move(checkpoint).value());
-  const auto text = format::find_quantization_config(weights.checkpoint_);
-  if (!text.ok()) return text.status();
-  if (*text) {
-    auto config = format::read_quantization_config(weights.checkpoint_);
-    if (!config.ok()) return config.status();
-    auto layers = format::find_quantized_layers(weights.checkpoint_, *config);
-    if (!layers.ok()) return layers.status();
-    weights.quantization_ = std::move(config).value();
-    for (format::QuantizedLayer& layer : *layers) {
-      weights.modules_.insert(layer.module);
-      std::string module = layer.module;
-      weights.layers_.emplace(std::move(module), std::move(layer));
-    }
-  }
-  for (const auto& [name, place] : weights.checkpoint_.tensors())
+  Weights weights(path, std::move(checkpoint).value());
+  if (Status s = weights.find_quantized_layers(); !s.ok()) return s;
+  for (const auto& [name, place] : weights.checkpoint().tensors())
     if (const std::string_view module = format::module_of(name); !module.empty()) weights.modules_.emplace(module);
   return weights;
+}
+
+Status Weights::find_quantized_layers() {
+  const auto text = format::find_quantization_config(checkpoint());
+  if (!text.ok()) return text.status();
+  if (!*text) return {};
+  auto config = format::read_quantization_config(checkpoint());
+  if (!config.ok()) return config.status();
+  auto layers = format::find_quantized_layers(checkpoint(), *config);
+  if (!layers.ok()) return layers.status();
+  quantization_ = std::move(config).value();
+  for (format::QuantizedLayer& layer : *layers) {
+    modules_.insert(layer.module);
+    std::string module = layer.module;
+    layers_.emplace(std::move(module), std::move(layer));
+  }
+  return {};
+}
+
+const io::Json& Weights::config() const { return gguf() ? gguf()->config() : *checkpoint().config(); }
+
+std::string Weights::scheme() const {
+  if (quantization_) return format::describe(quantization_->scheme);
+  if (!gguf()) return {};
+  std::map<io::GgufType, std::uint64_t> elements;
+  for (const GgufModel::Tensor& tensor : gguf()->tensors()) elements[tensor.type] += tensor.rows() * tensor.columns();
+  const auto most = std::max_element(elements.begin(), elements.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  return base::text("GGUF {}", io::info(most->first).name);
+}
+
+std::uint64_t Weights::stored_bytes() const {
+  std::uint64_t bytes = 0;
+  if (gguf()) {
+    for (const GgufModel::Tensor& tensor : gguf()->tensors()) bytes += tensor.bytes();
+    return bytes;
+  }
+  for (const io::SafetensorsFile& file : checkpoint().shards())
+    for (const io::TensorInfo& info : file.tensors()) bytes += info.bytes();
+  return bytes;
+}
+
+Result<io::Json> Weights::fingerprints() const {
+  return gguf() ? io::fingerprint(gguf()->file().file()) : io::fingerprints(checkpoint());
 }
 
 const format::QuantizedLayer* Weights::quantized(std::string_view module) const {
@@ -63,43 +113,68 @@ const format::QuantizedLayer* Weights::quantized(std::string_view module) const 
   return found == layers_.end() ? nullptr : &found->second;
 }
 
-Result<io::TensorPlace> Weights::find(std::string_view tensor, std::vector<std::uint64_t> shape) const {
-  const auto found = checkpoint_.tensors().find(tensor);
-  if (found == checkpoint_.tensors().end())
-    return invalid_problem("{}: there is no tensor '{}'", io::printable_path(path()), printable(tensor));
-  const io::TensorInfo& info = checkpoint_.at(found->second);
-  if (!format::element_of(info.dtype))
-    return invalid_problem("{}: tensor '{}' holds {}, must be floating point", io::printable_path(path()),
-                           printable(tensor), io::name(info.dtype));
-  if (info.shape != shape)
-    return invalid_problem("{}: tensor '{}' has shape [{}], must be [{}]", io::printable_path(path()),
-                           printable(tensor), base::joined(info.shape, ", "), base::joined(shape, ", "));
-  return found->second;
+const std::vector<std::uint64_t>* Weights::shape_of(std::string_view tensor) const {
+  if (gguf()) {
+    const auto found = gguf_tensors_.find(tensor);
+    return found == gguf_tensors_.end() ? nullptr : &gguf()->tensors()[found->second].shape;
+  }
+  const io::TensorInfo* const info = checkpoint().find(tensor);
+  return info == nullptr ? nullptr : &info->shape;
 }
 
-Status Weights::read_rows(const io::TensorPlace& place, std::uint64_t first, std::uint64_t count, float* to) const {
-  const io::TensorInfo& info = checkpoint_.at(place);
-  const ElementKind kind = *format::element_of(info.dtype);
-  const std::uint64_t columns = info.shape.empty() ? 1 : info.shape.back();
-  const auto width = static_cast<std::uint64_t>(bits_per_element(kind) / 8);
+Result<StoredTensor> Weights::find(std::string_view tensor, std::vector<std::uint64_t> shape) const {
+  const std::vector<std::uint64_t>* const stored = shape_of(tensor);
+  if (stored == nullptr)
+    return invalid_problem("{}: there is no tensor '{}'", io::printable_path(path()), printable(tensor));
+  StoredTensor found{.shape = *stored};
+  if (gguf()) {
+    found.index = gguf_tensors_.find(tensor)->second;
+  } else {
+    const io::TensorPlace place = checkpoint().tensors().find(tensor)->second;
+    const io::DType dtype = checkpoint().at(place).dtype;
+    const auto kind = format::element_of(dtype);
+    if (!kind)
+      return invalid_problem("{}: tensor '{}' holds {}, must be floating point", io::printable_path(path()),
+                             printable(tensor), io::name(dtype));
+    found.file = place.shard;
+    found.index = place.tensor;
+    found.kind = *kind;
+  }
+  if (*stored != shape)
+    return invalid_problem("{}: tensor '{}' has shape [{}], must be [{}]", io::printable_path(path()),
+                           printable(tensor), base::joined(*stored, ", "), base::joined(shape, ", "));
+  return found;
+}
+
+Status Weights::read(const StoredTensor& tensor, std::span<std::byte> to) const {
+  if (!gguf()) return checkpoint().read({tensor.file, tensor.index}, 0, to);
+  const GgufModel::Tensor& stored = gguf()->tensors()[tensor.index];
+  return gguf()->read_rows(stored, 0, stored.rows(), reinterpret_cast<float*>(to.data()));
+}
+
+Status Weights::read_rows(const StoredTensor& tensor, std::uint64_t first, std::uint64_t count, float* to) const {
+  if (gguf()) return gguf()->read_rows(gguf()->tensors()[tensor.index], first, count, to);
+  const std::uint64_t columns = tensor.columns();
+  const auto width = static_cast<std::uint64_t>(bits_per_element(tensor.kind) / 8);
   // Pieces, so that a large table needs no second copy of itself.
   constexpr std::uint64_t kPiece = 1 << 20;
   std::vector<std::byte> bytes;
   for (std::uint64_t done = 0, all = count * columns; done < all;) {
     const std::uint64_t elements = std::min(all - done, kPiece);
     bytes.resize(static_cast<std::size_t>(elements * width));
-    if (Status s = checkpoint_.read(place, (first * columns + done) * width, bytes); !s.ok()) return s;
-    read_values(kind, bytes.data(), static_cast<std::size_t>(elements), to + done);
+    if (Status s = checkpoint().read({tensor.file, tensor.index}, (first * columns + done) * width, bytes); !s.ok())
+      return s;
+    read_values(tensor.kind, bytes.data(), static_cast<std::size_t>(elements), to + done);
     done += elements;
   }
   return {};
 }
 
 Result<std::vector<float>> Weights::read_vector(std::string_view tensor, std::int64_t size) const {
-  const auto place = find(tensor, {static_cast<std::uint64_t>(size)});
-  if (!place.ok()) return place.status();
+  const auto found = find(tensor, {static_cast<std::uint64_t>(size)});
+  if (!found.ok()) return found.status();
   std::vector<float> values(static_cast<std::size_t>(size));
-  if (Status s = read_rows(*place, 0, 1, values.data()); !s.ok()) return s;
+  if (Status s = read_rows(*found, 0, 1, values.data()); !s.ok()) return s;
   return values;
 }
 

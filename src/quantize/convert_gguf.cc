@@ -199,14 +199,8 @@ class Converter {
     if (Status s = file->commit(overwrite()); !s.ok()) return s;
     ++outcome_.shards_written;
     outcome_.bytes_written += shard.layout.file_bytes;
-    for (std::size_t i = 0; i < count; ++i) outcome_.bytes_read += bytes_in_file(shard.first_tensor + i);
+    for (std::size_t i = 0; i < count; ++i) outcome_.bytes_read += model_.tensors()[shard.first_tensor + i].bytes();
     return {};
-  }
-
-  std::uint64_t bytes_in_file(std::size_t index) const {
-    const GgufModel::Tensor& tensor = model_.tensors()[index];
-    const io::GgufTypeInfo& type = io::info(tensor.type);
-    return tensor.rows() * tensor.columns() / type.block_elements * type.block_bytes;
   }
 
   static std::uint64_t rows_of_tile(const GgufModel::Tensor& tensor) {

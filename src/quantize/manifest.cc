@@ -1,62 +1,14 @@
 #include "quantize/manifest.h"
 
-#include <algorithm>
-#include <array>
 #include <filesystem>
-#include <vector>
 
 #include "base/refuse.h"
+#include "io/fingerprint.h"
 #include "io/json.h"
 #include "kvant/version.h"
 
 namespace kvant::quantize {
 namespace {
-
-// FNV-1a: tells a changed file from the same one; it is no protection against somebody who wants them to agree.
-class Hash {
- public:
-  void add(std::span<const std::byte> bytes) {
-    for (const std::byte b : bytes) value_ = (value_ ^ static_cast<std::uint64_t>(b)) * 0x100000001B3;
-  }
-  std::string text() const { return fmt::format("{:016x}", value_); }
-
- private:
-  std::uint64_t value_ = 0xCBF29CE484222325;
-};
-
-constexpr std::uint64_t kWholeBytes = std::uint64_t{64} << 20;  // larger files are sampled
-constexpr std::uint64_t kChunk = 65536;
-constexpr std::uint64_t kSamples = 64;
-
-Result<io::Json> fingerprint(const io::InputFile& file) {
-  const std::uint64_t size = file.size();
-  std::array<std::byte, kChunk> buffer;
-  Hash hash;
-  const auto add = [&](std::uint64_t at, std::uint64_t bytes) -> Status {
-    const std::span<std::byte> chunk(buffer.data(), std::min(bytes, size - at));
-    if (Status s = file.read(at, chunk); !s.ok()) return s;
-    hash.add(chunk);
-    return {};
-  };
-  if (size <= kWholeBytes) {
-    for (std::uint64_t at = 0; at < size; at += kChunk)
-      if (Status s = add(at, kChunk); !s.ok()) return s;
-  } else {
-    // The first sample is the beginning of the header.
-    for (std::uint64_t i = 0; i < kSamples; ++i)
-      if (Status s = add((size - kChunk) / (kSamples - 1) * i, kChunk); !s.ok()) return s;
-  }
-  return io::Json{{"name", io::json_name(file.path().filename().string())},
-                  {"bytes", size},
-                  {"modified_ns", file.modified_ns()},
-                  {"hash", hash.text()}};
-}
-
-Result<io::Json> fingerprint(const std::filesystem::path& path) {
-  const auto file = io::InputFile::open(path);
-  if (!file.ok()) return file.status();
-  return fingerprint(*file);
-}
 
 io::Json options_of(const QuantizeOptions& options) {
   const format::Scheme& scheme = options.scheme;
@@ -90,29 +42,25 @@ std::string shortened(const io::Json& value) { return value.dump(-1, ' ', true).
 
 Result<io::Json> make_manifest(const io::Checkpoint& checkpoint, const QuantizeOptions& options,
                                std::span<const std::string> outputs) {
-  io::Json files = io::Json::array();
-  const auto add = [&](const Result<io::Json>& made) -> Status {
+  auto files = io::fingerprints(checkpoint);
+  if (!files.ok()) return files;
+  const auto add = [&](const std::filesystem::path& path) -> Status {
+    const auto made = io::fingerprint(path);
     if (!made.ok()) return made.status();
-    files.push_back(*made);
+    files->push_back(*made);
     return {};
   };
-  for (const io::SafetensorsFile& shard : checkpoint.shards())
-    if (Status s = add(fingerprint(shard.file())); !s.ok()) return s;
-  if (checkpoint.config())
-    if (Status s = add(fingerprint(checkpoint.path() / io::kConfigName)); !s.ok()) return s;
-  if (checkpoint.index())
-    if (Status s = add(fingerprint(checkpoint.path() / io::kIndexName)); !s.ok()) return s;
   if (options.stats)
-    if (Status s = add(fingerprint(*options.stats)); !s.ok()) return s;
+    if (Status s = add(*options.stats); !s.ok()) return s;
   std::error_code ignored;
   if (options.smooth_groups && std::filesystem::is_regular_file(*options.smooth_groups, ignored))
-    if (Status s = add(fingerprint(std::filesystem::path(*options.smooth_groups))); !s.ok()) return s;
-  return manifest_of(options_of(options), files, outputs);
+    if (Status s = add(*options.smooth_groups); !s.ok()) return s;
+  return manifest_of(options_of(options), *files, outputs);
 }
 
 Result<io::Json> make_manifest(const io::InputFile& input, const io::Json& options,
                                std::span<const std::string> outputs) {
-  const auto made = fingerprint(input);
+  const auto made = io::fingerprint(input);
   if (!made.ok()) return made.status();
   return manifest_of(options, io::Json::array({*made}), outputs);
 }

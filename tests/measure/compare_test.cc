@@ -29,7 +29,7 @@ TEST(Compare, CountsWhatWasLeftAsItIs) {
   class Bytes : public base::Silence {
    public:
     using Progress::begin;
-    void begin(std::string_view, std::uint64_t bytes, base::Unit) override { promised = bytes; }
+    void begin(std::string_view, std::uint64_t bytes, base::Unit, std::uint64_t) override { promised = bytes; }
     void advance(std::uint64_t bytes) override { done += bytes; }
     std::uint64_t promised = 0;
     std::atomic<std::uint64_t> done = 0;

@@ -254,6 +254,7 @@ std::vector<float> run(const fs::path& folder, const Stream& stream, std::size_t
   auto forward = model::Forward::make(stream, *weights, *network, rows);
   must(forward.status());
   std::vector<float> states(static_cast<std::size_t>(rows * network->hidden));
+  must(forward->check_text(kIds, kLengths));
   must(forward->embed(kIds, kLengths, states.data()));
   for (std::size_t block = 0; block < network->blocks.size(); ++block) {
     must(forward->load_block(block));
@@ -400,12 +401,11 @@ TEST(Forward, RefusesIdsAndPositionsThatTheTablesLack) {
   ASSERT_TRUE(network.ok()) << network.status().message();
   const auto forward = model::Forward::make(Stream::cpu(1), *weights, *network, 64);
   ASSERT_TRUE(forward.ok()) << forward.status().message();
-  std::vector<float> states(64 * NetworkFixture::kHidden);
   const std::vector<std::int32_t> ids(41, 60), wrong = {1, 61};
   const std::int64_t long_one = 41, two = 2;
-  EXPECT_EQ(forward->embed(wrong, {&two, 1}, states.data()).message(),
+  EXPECT_EQ(forward->check_text(wrong, {&two, 1}).message(),
             "token 1 has the id 61, must be below 61, the rows of 'model.decoder.embed_tokens'");
-  EXPECT_EQ(forward->embed(ids, {&long_one, 1}, states.data()).message(),
+  EXPECT_EQ(forward->check_text(ids, {&long_one, 1}).message(),
             "a sequence has 41 tokens, 'model.decoder.embed_positions' has positions for 40");
 }
 

@@ -26,6 +26,7 @@ kvant::Status run(const char* path, std::int64_t length) {
   auto forward = model::Forward::make(stream, *weights, *network, rows);
   if (!forward.ok()) return forward.status();
   std::vector<float> residual(static_cast<std::size_t>(rows * network->hidden));
+  if (Status s = forward->check_text(ids, lengths); !s.ok()) return s;
   if (Status s = forward->embed(ids, lengths, residual.data()); !s.ok()) return s;
   for (std::size_t block = 0; block < network->blocks.size(); ++block) {
     if (Status s = forward->load_block(block); !s.ok()) return s;
