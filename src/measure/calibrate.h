@@ -18,9 +18,9 @@ struct CalibrateOptions {
   std::filesystem::path output;
   bool overwrite = false;
   model::TokenText text;
-  int threads = 0;                // 0: all
-  std::uint64_t max_memory = 0;   // 0: three quarters of what is available
-  std::filesystem::path scratch;  // as EvaluateOptions
+  int threads = 0;                     // 0: all
+  std::uint64_t max_memory = 0;        // 0: three quarters of what is available
+  std::filesystem::path scratch = {};  // as EvaluateOptions
   bool resume = false;
 };
 

@@ -90,7 +90,7 @@ class Heads {
                                each.vocabulary(), vocabulary);
     if (memory.all_loaded)
       for (model::ModelRun& each : runs_)
-        if (Status s = each.forward().load_head(); !s.ok()) return s;
+        if (Status s = each.forward().load_head(memory.rows); !s.ok()) return s;
     for (std::int64_t first = 0; first < text_.rows(); first += memory.rows) {
       const std::int64_t rows = std::min(memory.rows, text_.rows() - first);
       find_predicting(first, rows);
@@ -99,7 +99,7 @@ class Heads {
         const auto states = each.final_rows(first, rows);
         if (!states.ok()) return states.status();
         if (!memory.all_loaded)
-          if (Status s = each.forward().load_head(); !s.ok()) return s;
+          if (Status s = each.forward().load_head(memory.rows); !s.ok()) return s;
         std::vector<float>& logits = m == 0 ? original_ : own_;
         logits.resize(size(rows * vocabulary));
         if (Status s = each.forward().run_head(*states, rows, logits.data()); !s.ok()) return s;

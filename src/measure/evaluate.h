@@ -35,7 +35,7 @@ struct EvaluateOptions {
   std::uint64_t max_memory = 0;  // 0: three quarters of what is available
   // A folder for the states after every block, which is removed at the end. Empty: they are only in memory, and a run
   // that is stopped begins again.
-  std::filesystem::path scratch;
+  std::filesystem::path scratch = {};
   bool resume = false;  // after the last block that an earlier run of the same finished
 };
 

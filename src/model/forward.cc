@@ -108,8 +108,8 @@ Status Forward::load_norm(const std::string& module, std::int64_t elements, Load
   return {};
 }
 
-Status Forward::load_linear(const LinearModule& linear, Loaded& to) const {
-  auto layer = LinearLayer::load(stream_, *weights_, linear, max_rows_);
+Status Forward::load_linear(const LinearModule& linear, std::int64_t max_rows, Loaded& to) const {
+  auto layer = LinearLayer::load(stream_, *weights_, linear, max_rows);
   if (!layer.ok()) return layer.status();
   to.linears.insert_or_assign(linear.module, std::move(layer).value());
   return {};
@@ -134,7 +134,7 @@ Status Forward::load_block(std::size_t index) {
       for (const std::string& module : {norms->queries, norms->keys})
         if (Status s = load_norm(module, network_->head_size, loaded); !s.ok()) return s;
     for (const LinearModule* linear : linears_of(step))
-      if (Status s = load_linear(*linear, loaded); !s.ok()) return s;
+      if (Status s = load_linear(*linear, max_rows_, loaded); !s.ok()) return s;
     if (const auto* mlp = std::get_if<MlpStep>(&step)) {
       inner_.resize(std::max(inner_.size(), size(max_rows_ * 2 * mlp->inner)));
       if (mlp->router) {
@@ -162,11 +162,11 @@ void Forward::unload() {
   for (std::vector<float>* each : {&x_, &heads_, &context_, &inner_, &chosen_, &expert_out_, &logits_}) *each = {};
 }
 
-Status Forward::load_head() {
+Status Forward::load_head(std::int64_t max_rows) {
   loaded_ = {};
   block_ = nullptr;
   Loaded loaded;
-  if (Status s = load_linear(head_of(*network_, vocabulary_), loaded); !s.ok()) return s;
+  if (Status s = load_linear(head_of(*network_, vocabulary_), max_rows, loaded); !s.ok()) return s;
   grow_workspace(loaded);
   loaded_ = std::move(loaded);
   return {};

@@ -61,8 +61,8 @@ class Forward {
   // The norm after the blocks, in place; nothing for networks without.
   Status finish(float* residual, std::int64_t rows);
 
-  // Reads the head, and gives up the last block.
-  Status load_head();
+  // Reads the head, for up to so many rows, and gives up the last block.
+  Status load_head(std::int64_t max_rows);
   // Gives up what load_block() or load_head() read, and the memory that running took.
   void unload();
   std::int64_t vocabulary() const { return vocabulary_; }
@@ -83,7 +83,7 @@ class Forward {
           std::int64_t max_rows)
       : stream_(stream), weights_(&weights), network_(&network), steps_(steps), max_rows_(max_rows) {}
 
-  Status load_linear(const LinearModule& linear, Loaded& to) const;
+  Status load_linear(const LinearModule& linear, std::int64_t max_rows, Loaded& to) const;
   Status load_norm(const std::string& module, std::int64_t size, Loaded& to) const;
   // A table of embeddings: [rows, hidden].
   Result<StoredTensor> table(const std::string& module) const;

@@ -40,13 +40,13 @@ Result<TextJob> TextJob::begin(const Stream& stream, std::vector<ModelRun>& runs
     state_row = std::max(state_row, static_cast<std::uint64_t>(run.network().hidden) * sizeof(float));
     states += run.states_bytes();
   }
-  RunMemory memory{.batch_rows = std::max(kMaxRows, text.longest()), .states_in_memory = true};
+  RunMemory memory{.batch_rows = std::clamp(kMaxRows, text.longest(), text.rows()), .states_in_memory = true};
   const auto kept = [&] {
-    const auto rows = static_cast<std::uint64_t>(std::min(memory.batch_rows, text.rows()));
+    const auto rows = static_cast<std::uint64_t>(memory.batch_rows);
     return fixed + (memory.states_in_memory ? states : rows * state_row);
   };
   const auto needed = [&] {
-    const auto rows = static_cast<std::uint64_t>(std::min(memory.batch_rows, text.rows()));
+    const auto rows = static_cast<std::uint64_t>(memory.batch_rows);
     return kept() + std::max(block + rows * row + options.beside_block, options.at_the_end);
   };
   if (needed() > max_memory) memory.states_in_memory = false;

@@ -17,10 +17,10 @@ namespace kvant::model {
 class TextJob {
  public:
   struct Options {
-    std::uint64_t max_memory = 0;    // 0: three quarters of what is available
-    std::uint64_t beside_block = 0;  // what the caller holds while a block runs
-    std::uint64_t at_the_end = 0;    // what it needs at least when all blocks have run
-    std::filesystem::path scratch;   // empty: nothing is saved
+    std::uint64_t max_memory = 0;        // 0: three quarters of what is available
+    std::uint64_t beside_block = 0;      // what the caller holds while a block runs
+    std::uint64_t at_the_end = 0;        // what it needs at least when all blocks have run
+    std::filesystem::path scratch = {};  // empty: nothing is saved
     bool resume = false;
   };
   // Decides what is in memory, opens the folder, and starts the runs (ModelRun::start()). The states of all runs are

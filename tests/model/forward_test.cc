@@ -267,7 +267,7 @@ std::vector<float> run(const fs::path& folder, const Stream& stream, std::size_t
   }
   must(forward->finish(states.data(), rows));
   if (!network->head) return states;
-  must(forward->load_head());
+  must(forward->load_head(rows));
   std::vector<float> logits(static_cast<std::size_t>(rows * forward->vocabulary()));
   must(forward->run_head(states.data(), rows, logits.data()));
   return logits;

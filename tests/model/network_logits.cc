@@ -34,7 +34,7 @@ kvant::Status run(const char* path, std::int64_t length) {
   }
   if (Status s = forward->finish(residual.data(), rows); !s.ok()) return s;
   if (network->head) {
-    if (Status s = forward->load_head(); !s.ok()) return s;
+    if (Status s = forward->load_head(rows); !s.ok()) return s;
     std::vector<float> logits(static_cast<std::size_t>(rows * forward->vocabulary()));
     if (Status s = forward->run_head(residual.data(), rows, logits.data()); !s.ok()) return s;
     residual = std::move(logits);

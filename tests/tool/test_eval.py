@@ -3,11 +3,13 @@
 import json
 import math
 import os
-import struct
+import signal
 import unittest
 
 import checkpoints as c
-from tool import ToolTest, run
+import gguf
+import syscalls
+from tool import BINARY, CACHE, ToolTest, environment, run
 
 IDS = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9, 32, 3, 8, 39, 26, 4, 3, 38, 32, 0, 11, 21]
 LENGTH = 9
@@ -162,6 +164,83 @@ class EvalTest(ToolTest):
         self.model.config["model_type"] = "mamba"
         strange = c.write_folder(self.path("strange"), self.model)
         self.assert_refused(run("eval", strange, "--tokens", self.tokens), "cannot run a model of model_type 'mamba'")
+
+
+class GgufTest(ToolTest):
+    def test_a_gguf_is_run_as_it_is(self):
+        file = self.put("model.gguf", gguf.to_file(*gguf.llama()[:2]))
+        self.assert_done(run("convert", file, "-o", self.path("model")))
+        tokens = self.put("ids.txt", " ".join(map(str, IDS)).encode())
+        both = self.assert_done(run("eval", file, self.path("model"), "--tokens", tokens, "--json"))
+        found = json.loads(both.stdout)
+        converted = found["quantized"][0]
+        self.assertEqual(found["model_type"], "llama")
+        self.assertTrue(found["original"]["scheme"].startswith("GGUF "), found)
+        self.assertEqual((converted["mean_kl"], converted["same_top"]), (0, 1))
+        self.assertEqual(converted["perplexity"], found["original"]["perplexity"])
+        self.assertLess(found["original"]["bytes"], converted["bytes"])
+        stats = [self.path(name) for name in ("a.safetensors", "b.safetensors")]
+        for source, out in zip((file, self.path("model")), stats):
+            self.assert_done(run("calibrate", source, "--tokens", tokens, "-o", out))
+        with open(stats[0], "rb") as a, open(stats[1], "rb") as b:
+            self.assertEqual(a.read(), b.read())
+
+
+class ResumeTest(ToolTest):
+    """Killed anywhere, a run goes on with --resume and ends with the same numbers."""
+
+    def setUp(self):
+        super().setUp()
+        self.source = c.write_folder(self.path("model"), model())
+        self.assert_done(run("quantize", self.source, "-o", self.path("w8a8")))
+        tokens = self.put("ids.txt", " ".join(map(str, IDS)).encode())
+        self.scratch = self.path("scratch")
+        self.arguments = [self.source, self.path("w8a8"), "--tokens", tokens, "--length", str(LENGTH), "--json",
+                          "--threads", "1"]
+
+    def evaluate(self, *more):
+        return self.assert_done(run("eval", *self.arguments, "--scratch", self.scratch, *more))
+
+    def interrupt(self, at, *more):
+        """Kills the run before the call `at` that changes a file; None: never. Returns the calls that it came to."""
+        calls = []
+
+        def before(call):
+            if call.changes_files():
+                calls.append(call)
+                return at is None or len(calls) <= at
+            return True
+
+        command = [BINARY, "eval", *self.arguments, "--scratch", self.scratch, *more]
+        code, said = syscalls.trace(command, before, environment())
+        self.assertIn(code, (0,) if at is None else (0, -signal.SIGKILL), said)
+        return calls
+
+    @unittest.skipUnless(syscalls.available(), "ptrace is not permitted here")
+    def test_killed_at_every_call(self):
+        expected = json.loads(self.evaluate().stdout)
+        self.assertFalse(os.path.exists(self.scratch))
+        calls = self.interrupt(None)
+        # Embeddings and two blocks of two models: states, mark, and the shortening of the file.
+        self.assertGreaterEqual(len(calls), 2 * 3 * 3)
+        for at in range(len(calls)):
+            self.interrupt(at)
+            self.interrupt(at // 2, "--resume")
+            self.assertEqual(json.loads(self.evaluate("--resume").stdout), expected, calls[at])
+            self.assertFalse(os.path.exists(self.scratch), calls[at])
+
+    def test_the_default_folder_is_found_again_and_removed(self):
+        folder = os.path.join(CACHE, "kvant")
+        expected = self.assert_done(run("eval", *self.arguments)).stdout
+        self.assertEqual(os.listdir(folder), [])
+        self.assertEqual(self.assert_done(run("eval", *self.arguments, "--resume")).stdout, expected)
+        # Nowhere to save anything: it runs all the same.
+        nowhere = {"XDG_CACHE_HOME": "", "HOME": ""}
+        self.assertEqual(self.assert_done(run("eval", *self.arguments, env=nowhere)).stdout, expected)
+
+    def test_what_is_refused(self):
+        self.put("thesis.doc", b"x")
+        self.assert_refused(run("eval", *self.arguments, "--scratch", self.folder), "which is no scratch file")
 
 
 class CalibrateTest(ToolTest):

@@ -187,6 +187,37 @@ class MemoryTest(ToolTest):
                 ran = self.assert_done(run(*arguments, timeout=240))
                 self.check_peak(ran, "96M")
 
+    def test_commands_that_run_the_model(self):
+        # 12 blocks of 26 MB and two tables of 66 MB; the states of 6,144 tokens, 25 MB a model, go to files.
+        hidden, inner, vocabulary, layers = 1024, 2816, 32_000, 12
+        self.need(1)
+        shapes = {"embed_tokens": [vocabulary, hidden], "norm": [hidden]}
+        for i in range(layers):
+            block = f"layers.{i}."
+            shapes.update({block + f"self_attn.{p}_proj": [hidden, hidden] for p in "qkvo"})
+            shapes.update({block + f"mlp.{p}_proj": [inner, hidden] for p in ("gate", "up")})
+            shapes[block + "mlp.down_proj"] = [hidden, inner]
+            shapes.update({block + n: [hidden] for n in ("input_layernorm", "post_attention_layernorm")})
+        tensors = {f"model.{module}.weight": ("BF16", shape) for module, shape in shapes.items()}
+        tensors["lm_head.weight"] = ("BF16", [vocabulary, hidden])
+        source = self.sparse(tensors)
+        with open(os.path.join(source, "config.json"), "w") as file:
+            json.dump({"model_type": "llama", "hidden_size": hidden, "intermediate_size": inner, "vocab_size": vocabulary,
+                       "num_hidden_layers": layers, "num_attention_heads": 16, "hidden_act": "silu",
+                       "max_position_embeddings": 2048, "rms_norm_eps": 1e-5}, file)
+        self.quantize(source, "96M", "--scheme", "w8a8")
+        tokens = self.put("ids.txt", b" ".join(b"%d" % (i * 7919 % vocabulary) for i in range(6144)))
+        text = ["--tokens", tokens, "--length", "64", "--threads", "2"]
+        few = [*text, "--max-tokens", "256"]
+        for limit, arguments in (("200M", ["eval", source, self.path("out"), *few]),
+                                 ("240M", ["eval", source, self.path("out"), "--scratch", self.path("s"), *text]),
+                                 ("200M", ["calibrate", source, "-o", self.path("stats.safetensors"), *few])):
+            with self.subTest(arguments[0], limit=limit):
+                ran = self.assert_done(run(*arguments, "--max-memory", limit, timeout=240))
+                self.check_peak(ran, limit)
+        ran = run("eval", source, *few, "--max-memory", "100M")
+        self.assert_refused(ran, "the largest block, the output projection and a sequence of 64 tokens need 16")
+
     def test_expected_memory_of_the_plan(self):
         source = self.sparse({UP + ".weight": ("BF16", [1_000_000, 8192])})  # 16 GB, of which nothing is read
         for limit in ("64M", "300M", None):

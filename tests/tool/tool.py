@@ -1,5 +1,6 @@
 """Running the kvant binary of KVANT_BINARY, and what tests ask of what it says."""
 
+import atexit
 import hashlib
 import json
 import os
@@ -33,9 +34,14 @@ class Ran:
                 f"{self.peak / 2**20:.0f} MiB\nstdout: {self.stdout[:3000]}\nstderr: {self.stderr[:3000]}")
 
 
+# Not the user's own. Removed at the end.
+CACHE = tempfile.mkdtemp(prefix="kvant-cache-")
+atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
+
+
 def environment(**more):
     env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "CLICOLOR_FORCE", "KVANT_FORCE_ISA")}
-    return {**env, "LC_ALL": "C.UTF-8", **{k: v for k, v in more.items() if v is not None}}
+    return {**env, "LC_ALL": "C.UTF-8", "XDG_CACHE_HOME": CACHE, **{k: v for k, v in more.items() if v is not None}}
 
 
 def run(*arguments, timeout=60, limits=None, env=None, discard_stdout=False, cwd=None):
