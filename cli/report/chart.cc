@@ -115,6 +115,21 @@ Axis Extent::either(int count) const {
   return from_zero.linear(count);
 }
 
+Axis counting_axis(std::size_t points, std::uint64_t span, std::uint64_t count) {
+  const double most = static_cast<double>(points) * static_cast<double>(span);
+  Axis axis{0, most > 0 ? most : 1, false, {}};
+  if (count <= 1) {
+    axis.ticks.push_back({0.5, "0"});
+    return axis;
+  }
+  Extent extent;
+  extent.add(0.0);
+  extent.add(static_cast<double>(count - 1));
+  for (const Tick& tick : extent.linear(4).ticks)
+    if (tick.value < most * 0.97 && tick.value == std::floor(tick.value)) axis.ticks.push_back(tick);
+  return axis;
+}
+
 std::string tick_label(double value) {
   if (std::abs(value) < 1e-300) return "0";
   if (std::abs(value) >= 1e6 && std::abs(value) < 1e9) return fmt::format("{:.3g}M", value / 1e6);

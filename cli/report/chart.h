@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -49,6 +50,9 @@ class Extent {
   double largest_ = 0;
   double least_positive_ = 0;
 };
+
+// Numbers from 0 below a chart of `count` things whose points stand for `span` of them each.
+Axis counting_axis(std::size_t points, std::uint64_t span, std::uint64_t count);
 
 // "0", "12", "0.05", "2e-05", "20k"
 std::string tick_label(double value);
