@@ -46,7 +46,11 @@ std::string colored(const Terminal& terminal, measure::Verdict verdict) {
 }
 
 std::string perplexity(const measure::ModelQuality& quality) {
-  return fmt::format("{:.3f} ± {:.3f}", quality.prediction.perplexity, quality.prediction.perplexity_error);
+  const double value = quality.prediction.perplexity, error = quality.prediction.perplexity_error;
+  // A model that is broken has one of any size.
+  if (!(value < 10000)) return fmt::format("{:.3g} ± {:.3g}", value, error);
+  const int digits = value < 100 ? 3 : 1;
+  return fmt::format("{:.{}f} ± {:.{}f}", value, digits, error, digits);
 }
 
 std::string bits(const measure::ModelQuality& quality) { return fmt::format("{:.2f}", quality.bits_per_weight); }
@@ -91,26 +95,25 @@ Table encoder_table(const measure::Evaluation& evaluation, const Terminal& termi
   return table;
 }
 
-// What the columns are.
-std::string legend(const measure::Evaluation& evaluation) {
-  if (evaluation.quantized.empty()) return "bits: of a weight of the blocks' linears, with its share of scales.";
-  const std::string rule = measure::verdict_rule(evaluation.is_encoder);
-  if (evaluation.is_encoder)
-    return "bits: of a weight of the blocks' linears, with its share of scales. cosine: between the original's and the "
-           "checkpoint's embeddings of a sentence, the mean of its last hidden states. ranks: whether both order the "
-           "other sentences alike, 1 for the same order. " +
-           rule;
-  return "bits: of a weight of the blocks' linears, with its share of scales. KL: divergence from the original's "
-         "predictions in nats, mean over tokens, and its 99th percentile. same top: how often both find the same token "
-         "most likely. log p: of the tokens that came, against the original's, mean. " +
-         rule;
+// What the columns are, and the rule of the verdict. A paragraph each.
+std::vector<std::string> legend(const measure::Evaluation& evaluation) {
+  std::string columns = "bits: of a weight of the blocks' linears, with its share of scales.";
+  if (evaluation.quantized.empty()) return {columns};
+  columns +=
+      evaluation.is_encoder
+          ? " cosine: between the original's and the checkpoint's embeddings of a sentence, the mean of its last "
+            "hidden states. ranks: whether both order the other sentences alike, 1 for the same order."
+          : " KL: divergence from the original's predictions in nats, mean over tokens, and its 99th "
+            "percentile. same top: how often both find the same token most likely. log p: of the tokens that "
+            "came, above or below the original's, mean.";
+  return {columns, measure::verdict_rule(evaluation.is_encoder)};
 }
 
 void print_tables(const measure::Evaluation& evaluation, const Terminal& terminal) {
   print((evaluation.is_encoder ? encoder_table(evaluation, terminal) : language_table(evaluation, terminal))
             .text(terminal));
-  constexpr int kWidth = 80;  // where the terminal does not say
-  print("\n" + wrapped(legend(evaluation), terminal.width() > 0 ? terminal.width() : kWidth, 0) + "\n");
+  for (const std::string& paragraph : legend(evaluation))
+    print("\n" + (terminal.width() > 0 ? wrapped(paragraph, terminal.width(), 0) : paragraph) + "\n");
 }
 
 int run(const Options& options, const Request& request) {

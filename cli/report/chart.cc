@@ -109,7 +109,7 @@ Axis Extent::logarithmic(int count) const {
 }
 
 Axis Extent::either(int count) const {
-  if (least_ > 0 && largest_ > 20 * least_) return logarithmic(count);
+  if (least_ > 0 && largest_ > kFar * least_) return logarithmic(count);
   Extent from_zero = *this;
   from_zero.add(0);
   return from_zero.linear(count);

@@ -127,8 +127,8 @@ std::string summary_section(const Evaluation& evaluation, const EvaluationFacts&
       html, "<p class=calm id=rule>{}{}</p></section>",
       evaluation.is_encoder
           ? "Cosine is between the embeddings of a sentence, the mean of its last hidden states; rank agreement says "
-            "whether both models order the other sentences alike. "
-          : "KL divergence is how far a checkpoint's predictions are from the original's, in nats, mean over tokens. ",
+            "whether both models order the other sentences alike."
+          : "KL divergence is how far a checkpoint's predictions are from the original's, in nats, mean over tokens.",
       html_text(measure::verdict_rule(evaluation.is_encoder)));
   return html;
 }
@@ -194,9 +194,12 @@ std::string position_section(const Evaluation& evaluation) {
       position_chart("KL divergence by position", lines));
 }
 
-// Tokens as text, or as "#17 #4" without a tokenizer; a token of no text by its id as well.
+// Tokens as text, or as "#17 #4" without a tokenizer; a token of no text by its id as well. Ends of lines and tabs are
+// arrows: many fonts have no picture of them, and text is full of them.
 std::string shown(std::span<const std::int32_t> ids, const EvaluationFacts& facts) {
-  std::string text = facts.tokenizer != nullptr ? facts.tokenizer->decode(ids) : std::string();
+  std::string text;
+  if (facts.tokenizer != nullptr)
+    for (const char c : facts.tokenizer->decode(ids)) text += c == '\n' ? "↵" : c == '\t' ? "⇥" : std::string(1, c);
   if (text.empty())
     for (const std::int32_t id : ids) text += fmt::format("{}#{}", text.empty() ? "" : " ", id);
   return html_text(text);

@@ -15,8 +15,8 @@ namespace {
 
 // Two of them stand beside each other.
 constexpr double kSizesWidth = 548;
-constexpr double kSizesHeight = 332;
-constexpr Panel kSizes{.left = 62, .top = 12, .width = 470, .height = 280};
+constexpr double kSizesHeight = 322;
+constexpr Panel kSizes{.left = 62, .top = 12, .width = 448, .height = 280};
 constexpr double kPositionsWidth = 1000;
 constexpr double kPositionsHeight = 300;
 constexpr Panel kPositions{.left = 62, .top = 12, .width = 922, .height = 248};
@@ -84,7 +84,8 @@ std::string size_chart(std::string_view name, const std::vector<SizePoint>& poin
     if (point.value > point.error) extent.add(point.value - point.error);
   }
   if (!bounds.empty()) extent.add(bounds.front().value);
-  const Axis y = extent.either(4);
+  const bool is_near = bounds.empty() && !(extent.largest() > kFar * extent.least());
+  const Axis y = is_near ? extent.linear(4) : extent.either(4);
   std::string svg = open_svg("\"chart sizes\"", kSizesWidth, kSizesHeight, name, {});
   svg += axes(kSizes, x, y);
   for (const SizeBound& bound : bounds)
