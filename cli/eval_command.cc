@@ -7,6 +7,8 @@
 #include "cli/messages.h"
 #include "cli/options.h"
 #include "cli/progress_bar.h"
+#include "cli/report/evaluation_page.h"
+#include "cli/report/report_file.h"
 #include "cli/run_options.h"
 #include "cli/sizes.h"
 #include "cli/table.h"
@@ -24,11 +26,13 @@ struct Options {
   std::vector<std::string> quantized;
   TextOptions text;
   RunOptions run;
+  std::string report;
   bool json = false;
 };
 
 constexpr const char* kExamples =
     "  kvant eval ./SmolLM2 ./SmolLM2-w8a8 ./SmolLM2-w4a16 --text held-out.txt\n"
+    "  kvant eval ./SmolLM2 ./SmolLM2-w4a16 --text held-out.txt --report eval.html\n"
     "  kvant eval ./SmolLM2 --text held-out.txt --length 2048     # the perplexity of one model\n"
     "  kvant eval model-F16.gguf model-Q4_K_M.gguf --text held-out.txt\n"
     "  kvant eval ./SmolLM2 ./SmolLM2-w8a8 --tokens ids.txt --json | jq '.quantized[0].mean_kl'";
@@ -44,50 +48,79 @@ std::string colored(const Terminal& terminal, measure::Verdict verdict) {
 }
 
 std::string perplexity(const measure::ModelQuality& quality) {
-  return fmt::format("{:.3f} ± {:.3f}", quality.prediction.perplexity, quality.prediction.perplexity_error);
+  const double value = quality.prediction.perplexity, error = quality.prediction.perplexity_error;
+  // A model that is broken has one of any size.
+  if (!(value < 10000)) return fmt::format("{:.3g} ± {:.3g}", value, error);
+  const int digits = value < 100 ? 3 : 1;
+  return fmt::format("{:.{}f} ± {:.{}f}", value, digits, error, digits);
 }
 
-void print_language(const measure::Evaluation& evaluation, const Terminal& terminal) {
+std::string bits(const measure::ModelQuality& quality) { return fmt::format("{:.2f}", quality.bits_per_weight); }
+
+Table language_table(const measure::Evaluation& evaluation, const Terminal& terminal) {
   using Align = Column::Align;
   Table table({{.title = "checkpoint", .shrinks = true},
                {.title = "size", .align = Align::right},
+               {.title = "bits", .align = Align::right},
                {.title = "perplexity", .align = Align::right},
                {.title = "KL", .align = Align::right},
                {.title = "KL 99%", .align = Align::right, .optional = true},
                {.title = "same top", .align = Align::right},
+               {.title = "log p", .align = Align::right, .optional = true},
                {.title = "verdict"}});
-  table.add({io::printable_path(evaluation.original.path), file_size(evaluation.original.bytes),
+  table.add({io::printable(evaluation.original.label), file_size(evaluation.original.bytes), bits(evaluation.original),
              perplexity(evaluation.original)});
   for (const measure::ModelQuality& quality : evaluation.quantized)
-    table.add({io::printable_path(quality.path), file_size(quality.bytes), perplexity(quality),
+    table.add({io::printable(quality.label), file_size(quality.bytes), bits(quality), perplexity(quality),
                fmt::format("{:.4f}", quality.mean_kl), fmt::format("{:.3f}", quality.kl_99),
-               fmt::format("{:.1f} %", 100 * quality.same_top), colored(terminal, quality.verdict)});
-  print(table.text(terminal));
-  if (evaluation.quantized.empty()) return;
-  print(
-      "\nKL: divergence from the original's predictions in nats, mean over tokens; same top: how often both find the "
-      "same token most likely. good: KL below 0.02 and perplexity within 2 %; broken: KL above 0.3 or perplexity "
-      "half as high again.\n");
+               fmt::format("{:.1f} %", 100 * quality.same_top),
+               fmt::format("{:+.4f}", -quality.mean_log_probability_change), colored(terminal, quality.verdict)});
+  return table;
 }
 
-void print_encoder(const measure::Evaluation& evaluation, const Terminal& terminal) {
+Table encoder_table(const measure::Evaluation& evaluation, const Terminal& terminal) {
   using Align = Column::Align;
   Table table({{.title = "checkpoint", .shrinks = true},
                {.title = "size", .align = Align::right},
+               {.title = "bits", .align = Align::right},
                {.title = "mean cosine", .align = Align::right},
                {.title = "min cosine", .align = Align::right},
+               {.title = "ranks", .align = Align::right},
                {.title = "verdict"}});
-  table.add({io::printable_path(evaluation.original.path), file_size(evaluation.original.bytes)});
+  table.add(
+      {io::printable(evaluation.original.label), file_size(evaluation.original.bytes), bits(evaluation.original)});
   for (const measure::ModelQuality& quality : evaluation.quantized)
-    table.add({io::printable_path(quality.path), file_size(quality.bytes), fmt::format("{:.5f}", quality.mean_cosine),
-               fmt::format("{:.5f}", quality.min_cosine), colored(terminal, quality.verdict)});
-  print(table.text(terminal));
-  print(
-      "\ncosine: between the original's and the checkpoint's embeddings of a sentence, the mean of its last hidden "
-      "states. good: above 0.999 on average; broken: below 0.98.\n");
+    table.add({io::printable(quality.label), file_size(quality.bytes), bits(quality),
+               fmt::format("{:.5f}", quality.mean_cosine), fmt::format("{:.5f}", quality.min_cosine),
+               quality.rank_agreement ? fmt::format("{:.4f}", *quality.rank_agreement) : "-",
+               colored(terminal, quality.verdict)});
+  return table;
+}
+
+// What the columns are, and the rule of the verdict. A paragraph each.
+std::vector<std::string> legend(const measure::Evaluation& evaluation) {
+  std::string columns = "bits: of a weight of the blocks' linears, with its share of scales.";
+  if (evaluation.quantized.empty()) return {columns};
+  columns +=
+      evaluation.is_encoder
+          ? " cosine: between the original's and the checkpoint's embeddings of a sentence, the mean of its last "
+            "hidden states. ranks: whether both order the other sentences alike, 1 for the same order."
+          : " KL: divergence from the original's predictions in nats, mean over tokens, and its 99th "
+            "percentile. same top: how often both find the same token most likely. log p: of the tokens that "
+            "came, above or below the original's, mean.";
+  return {columns, measure::verdict_rule(evaluation.is_encoder)};
+}
+
+void print_tables(const measure::Evaluation& evaluation, const Terminal& terminal) {
+  print((evaluation.is_encoder ? encoder_table(evaluation, terminal) : language_table(evaluation, terminal))
+            .text(terminal));
+  for (const std::string& paragraph : legend(evaluation))
+    print("\n" + (terminal.width() > 0 ? wrapped(paragraph, terminal.width(), 0) : paragraph) + "\n");
 }
 
 int run(const Options& options, const Request& request) {
+  if (!options.report.empty())
+    if (const Status s = check_report_path(options.report); !s.ok()) return fail(s);
   auto text = read_text_for(options.original, options.text);
   if (!text.ok()) return fail(text.status());
   std::vector<std::filesystem::path> models = {options.original};
@@ -105,18 +138,23 @@ int run(const Options& options, const Request& request) {
                                             progress);
   progress.finish();
   if (!evaluation.ok()) return fail(evaluation.status());
+  // Ids came without a tokenizer, and then tokens are shown by them.
+  const auto tokenizer = tokenizer_of(options.original);
+  const EvaluationFacts facts{request.command, tokenizer.ok() ? &*tokenizer : nullptr};
   if (options.json) {
-    print_json(measure::to_json(*evaluation));
-    return kDone;
+    io::Json document = measure::to_json(*evaluation, facts.tokenizer);
+    document["command"] = io::json_name(facts.command);
+    print_json(document);
+  } else {
+    if (!request.quiet)
+      print(fmt::format("{} tokens in {}\n\n", grouped_digits(evaluation->tokens),
+                        counted(evaluation->sequences, "sequence")));
+    print_tables(*evaluation, Terminal::of(1));
   }
-  const Terminal terminal = Terminal::of(1);
-  if (!request.quiet)
-    print(fmt::format("{} in {}\n\n", fmt::format("{} tokens", grouped_digits(evaluation->tokens)),
-                      counted(evaluation->sequences, "sequence")));
-  if (evaluation->is_encoder)
-    print_encoder(*evaluation, terminal);
-  else
-    print_language(*evaluation, terminal);
+  if (!options.report.empty()) {
+    if (const Status s = write_page(options.report, evaluation_page(*evaluation, facts)); !s.ok()) return fail(s);
+    if (!options.json) print(fmt::format("\nreport  {}\n", io::printable(options.report)));
+  }
   return kDone;
 }
 
@@ -128,13 +166,15 @@ Command eval_command() {
       checkpoint_positional("ORIGINAL", options->original),
       {.name = "QUANTIZED", .help = "Quantized checkpoints of it", .to = &options->quantized, .is_path = true}};
   for (Argument& argument : text_arguments(options->text)) arguments.push_back(std::move(argument));
+  arguments.push_back(report_option(options->report, "Write an HTML page that shows what the model lost"));
   for (Argument& argument : run_arguments(options->run)) arguments.push_back(std::move(argument));
   arguments.push_back(json_option(options->json));
   return {.name = "eval",
           .description =
               "Measure what the model lost. Runs the original and its quantized checkpoints over a text, "
               "block by block, and compares their predictions: perplexity, KL divergence, how often the "
-              "most likely token is the same. For encoders: the cosine between embeddings of sentences. "
+              "most likely token is the same. For encoders: the cosine between embeddings of sentences, and whether "
+              "sentences are as near to each other as before. "
               "The numbers are the same for any number of threads and any --max-memory. A run that was stopped goes on "
               "with --resume.",
           .examples = kExamples,

@@ -1,6 +1,7 @@
 // kvant: quantizes checkpoints, and says what became of them.
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <malloc.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -79,6 +80,9 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // What is large goes back to the system when it is freed, so that --max-memory holds: left to itself, glibc keeps
+  // blocks of up to 32 MiB for later, in pieces.
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
   occupy_standard_streams();
   signal(SIGXFSZ, SIG_IGN);  // so that the limit on file sizes is an error with a sentence
   signal(SIGPIPE, SIG_IGN);  // so that a reader who went away does not stop a job that writes files

@@ -13,7 +13,6 @@
 #include "model/families.h"
 #include "model/gguf_model.h"
 #include "model/model_facts.h"
-#include "model/tokenizer/tokenizer.h"
 
 namespace kvant::cli {
 namespace {

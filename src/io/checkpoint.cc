@@ -154,6 +154,13 @@ Status Checkpoint::find_other_files() {
   return {};
 }
 
+std::uint64_t Checkpoint::tensor_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const SafetensorsFile& shard : shards_)
+    for (const TensorInfo& tensor : shard.tensors()) bytes += tensor.bytes();
+  return bytes;
+}
+
 const TensorInfo* Checkpoint::find(std::string_view name) const {
   const auto place = tensors_.find(name);
   return place == tensors_.end() ? nullptr : &shards_[place->second.shard].tensors()[place->second.tensor];

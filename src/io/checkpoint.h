@@ -38,6 +38,7 @@ class Checkpoint {
   const std::map<std::string, TensorPlace, std::less<>>& tensors() const { return tensors_; }
   const TensorInfo* find(std::string_view name) const;  // null: none
   const TensorInfo& at(const TensorPlace& place) const { return shards_[place.shard].tensors()[place.tensor]; }
+  std::uint64_t tensor_bytes() const;  // of all tensors, without the headers of the files
   Status read(const TensorPlace& place, std::uint64_t offset, std::span<std::byte> to) const;
 
   const Json* config() const { return config_.get(); }  // config.json of a folder, or nullptr

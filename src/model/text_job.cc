@@ -9,8 +9,8 @@
 namespace kvant::model {
 namespace {
 
-// The program with its libraries, and each of its threads.
-constexpr std::uint64_t kProgramMemory = std::uint64_t{24} << 20;
+// The program with its libraries, what is left of a tokenizer, and each of the threads.
+constexpr std::uint64_t kProgramMemory = std::uint64_t{40} << 20;
 constexpr std::uint64_t kThreadMemory = std::uint64_t{1} << 20;
 // What is known of a token: its id, its predictions.
 constexpr std::uint64_t kTokenMemory = 16, kPredictionMemory = 64;

@@ -94,14 +94,19 @@ std::string Weights::scheme() const {
 }
 
 std::uint64_t Weights::stored_bytes() const {
+  if (!gguf()) return checkpoint().tensor_bytes();
   std::uint64_t bytes = 0;
-  if (gguf()) {
-    for (const GgufModel::Tensor& tensor : gguf()->tensors()) bytes += tensor.bytes();
-    return bytes;
-  }
-  for (const io::SafetensorsFile& file : checkpoint().shards())
-    for (const io::TensorInfo& info : file.tensors()) bytes += info.bytes();
+  for (const GgufModel::Tensor& tensor : gguf()->tensors()) bytes += tensor.bytes();
   return bytes;
+}
+
+std::uint64_t Weights::stored_bytes(std::string_view tensor) const {
+  if (gguf()) {
+    const auto found = gguf_tensors_.find(tensor);
+    return found == gguf_tensors_.end() ? 0 : gguf()->tensors()[found->second].bytes();
+  }
+  const io::TensorInfo* const info = checkpoint().find(tensor);
+  return info == nullptr ? 0 : info->bytes();
 }
 
 Result<io::Json> Weights::fingerprints() const {

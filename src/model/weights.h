@@ -47,7 +47,8 @@ class Weights {
   const std::optional<format::QuantizationConfig>& quantization() const { return quantization_; }
   // "w8a8", "GGUF Q4_1" (its most frequent type); empty: not quantized.
   std::string scheme() const;
-  std::uint64_t stored_bytes() const;  // of all tensors
+  std::uint64_t stored_bytes() const;                         // of all tensors
+  std::uint64_t stored_bytes(std::string_view tensor) const;  // of one; 0: there is none
   // Tells these files from others and from these after a change.
   Result<io::Json> fingerprints() const;
 

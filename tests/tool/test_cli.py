@@ -23,7 +23,7 @@ def on_a_terminal(arguments, env=None, cwd=None, timeout=60):
     """Everything that is said where standard output and error are a terminal, and the exit code."""
     master, slave = pty.openpty()
     child = subprocess.Popen([BINARY, *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=slave, stderr=slave,
-                             env=environment(TERM="xterm-256color", COLUMNS="100", **(env or {})), cwd=cwd)
+                             env=environment(**{"TERM": "xterm-256color", "COLUMNS": "100", **(env or {})}), cwd=cwd)
     os.close(slave)
     said = b""
     end = time.monotonic() + timeout
