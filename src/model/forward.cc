@@ -57,21 +57,21 @@ Result<Forward> Forward::make(const Stream& stream, const Weights& weights, cons
 Result<Forward::Memory> Forward::memory(const Stream& stream, const Weights& weights, const Network& network,
                                         std::int64_t longest_sequence) {
   Memory memory;
-  std::int64_t inner = 0, of_experts = 0, widest = network.hidden;
+  std::int64_t inner = 0, of_experts = 0;
+  std::uint64_t workspace = 0;
   const auto linear_memory = [&](const LinearModule& linear, std::uint64_t& kept, std::uint64_t& loading) -> Status {
     const auto each = LinearLayer::memory(stream, weights, linear);
     if (!each.ok()) return each.status();
     kept += each->kept;
     loading = std::max(loading, each->loading);
+    workspace = std::max(workspace, each->workspace_row);
     return {};
   };
   for (const Block& block : network.blocks) {
     std::uint64_t kept = 0, loading = 0;
     for (const Step& step : block.steps) {
-      for (const LinearModule* linear : linears_of(step)) {
+      for (const LinearModule* linear : linears_of(step))
         if (Status s = linear_memory(*linear, kept, loading); !s.ok()) return s;
-        widest = std::max(widest, linear->in);
-      }
       if (const auto* mlp = std::get_if<MlpStep>(&step)) {
         inner = std::max(inner, 2 * mlp->inner);
         if (mlp->router) of_experts = std::max(of_experts, 3 * network.hidden + mlp->router->out);
@@ -81,10 +81,10 @@ Result<Forward::Memory> Forward::memory(const Stream& stream, const Weights& wei
   }
   // Attention: the keys of a head and the scores of some queries, on each thread.
   memory.block += static_cast<std::uint64_t>(stream.threads() * longest_sequence * (network.head_size + kQueries)) * 4;
-  // The last: activations as codes, in the linear's workspace.
   memory.row = static_cast<std::uint64_t>(std::max(network.hidden, network.context_width()) + network.heads_width() +
-                                          network.context_width() + inner + of_experts + widest) *
-               sizeof(float);
+                                          network.context_width() + inner + of_experts) *
+                   sizeof(float) +
+               workspace;
   if (network.head) {
     const auto* const table = weights.shape_of(fmt::format("{}.weight", network.tokens));
     std::uint64_t loading = 0;
@@ -158,8 +158,10 @@ LinearModule Forward::head_of(const Network& network, std::int64_t vocabulary) {
 void Forward::unload() {
   block_ = nullptr;
   loaded_ = {};
-  workspace_ = {};
-  for (std::vector<float>* each : {&x_, &heads_, &context_, &inner_, &chosen_, &expert_out_, &logits_}) *each = {};
+  // Not = {}, which keeps the memory.
+  std::vector<std::byte>().swap(workspace_);
+  for (std::vector<float>* each : {&x_, &heads_, &context_, &inner_, &chosen_, &expert_out_, &logits_})
+    std::vector<float>().swap(*each);
 }
 
 Status Forward::load_head(std::int64_t max_rows) {

@@ -70,6 +70,8 @@ Result<LinearLayer::Form> LinearLayer::form_of(const Weights& weights, const Lin
 
 Result<LinearLayer::Memory> LinearLayer::memory(const Stream& stream, const Weights& weights,
                                                 const LinearModule& linear) {
+  // What is needed beside the rows is little, shared by so many.
+  constexpr std::int64_t kManyRows = 1024;
   const auto form = form_of(weights, linear);
   if (!form.ok()) return form.status();
   const auto elements = static_cast<std::uint64_t>(linear.in * linear.out);
@@ -80,6 +82,10 @@ Result<LinearLayer::Memory> LinearLayer::memory(const Stream& stream, const Weig
     if (!packed.ok()) return packed.status();
     memory.kept += *packed;
     memory.loading = 2 * elements;  // as read and as codes
+    const auto plan = QuantizedLinearPlan<float, std::int8_t>::select(
+        stream, {.max_rows = kManyRows, .in_features = linear.in, .out_features = linear.out});
+    if (!plan.ok()) return plan.status();
+    memory.workspace_row = plan->workspace_size() / kManyRows + 1;
     return memory;
   }
   ElementKind kind = ElementKind::f32;
@@ -94,6 +100,10 @@ Result<LinearLayer::Memory> LinearLayer::memory(const Stream& stream, const Weig
   const auto packed = PackedF32Weight::packed_size(stream, kind, linear.out, linear.in);
   if (!packed.ok()) return packed.status();
   memory.kept += *packed;
+  const auto plan = AnyF32LinearPlan::select(
+      stream, {.max_rows = kManyRows, .in_features = linear.in, .out_features = linear.out, .weight = kind});
+  if (!plan.ok()) return plan.status();
+  memory.workspace_row = plan->workspace_size() / kManyRows + 1;
   memory.loading = elements * width * (linear.is_conv1d ? 2 : 1) + (std::uint64_t{8} << 20);  // with pieces of rows
   return memory;
 }

@@ -22,10 +22,11 @@ class LinearLayer {
   static Result<LinearLayer> load(const Stream& stream, const Weights& weights, const LinearModule& linear,
                                   std::int64_t max_rows);
 
-  // What load() takes: for good, and more of it while it works.
+  // What load() takes, and more of it while it works; and a row in the workspace of run().
   struct Memory {
     std::uint64_t kept = 0;
     std::uint64_t loading = 0;
+    std::uint64_t workspace_row = 0;
   };
   static Result<Memory> memory(const Stream& stream, const Weights& weights, const LinearModule& linear);
 
