@@ -50,7 +50,6 @@ std::string finding(const Evaluation& evaluation) {
   constexpr std::size_t kMaxNames = 4;
   std::string text;
   for (const Verdict verdict : {Verdict::good, Verdict::noticeable, Verdict::broken}) {
-    std::string names;
     std::size_t count = 0;
     for (const ModelQuality& quality : evaluation.quantized)
       if (quality.verdict == verdict) {
