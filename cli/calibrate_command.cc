@@ -13,6 +13,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "measure/calibrate.h"
+#include "measure/statistics_parts.h"
 
 namespace kvant::cli {
 namespace {
@@ -21,6 +22,7 @@ struct Options {
   std::string model;
   std::string output;
   bool force = false;
+  bool hessian = false;
   TextOptions text;
   int threads = 0;
   bool json = false;
@@ -34,13 +36,17 @@ int run(const Options& options, const Request& request) {
   auto text = read_text_for(options.model, options.text);
   if (!text.ok()) return fail(text.status());
   ProgressBar progress(request.quiet);
+  const std::filesystem::path scratch = options.output + ".scratch";
   const auto calibration = measure::calibrate({.model = options.model,
                                                .output = options.output,
+                                               .scratch = scratch,
                                                .overwrite = options.force,
+                                               .hessian = options.hessian,
                                                .text = std::move(text).value(),
                                                .threads = options.threads},
                                               progress);
   progress.finish();
+  measure::StatisticsParts::remove(scratch);
   if (!calibration.ok()) return fail(calibration.status());
   if (options.json) {
     print_json(io::Json{{"output", io::json_name(options.output)},
@@ -72,14 +78,19 @@ Command calibrate_command() {
                                       .required = true,
                                       .is_path = true}};
   for (Argument& argument : text_arguments(options->text)) arguments.push_back(std::move(argument));
+  arguments.push_back(
+      {.name = "--hessian",
+       .help = "Also the sum of x x^T over all tokens, which GPTQ needs: 4 n^2 bytes for an input of n channels",
+       .to = &options->hessian});
   arguments.push_back({.name = "--force", .help = "Overwrite the statistics if they exist", .to = &options->force});
   arguments.push_back(threads_option(options->threads));
   arguments.push_back(json_option(options->json));
   return {.name = "calibrate",
           .description =
-              "Collect statistics of activations. Runs the model over a text, block by block, and writes the "
-              "min, max, max magnitude and mean square of each input channel of every linear: what "
-              "quantize needs for --smooth and for static schemes.",
+              "Collect statistics of activations. Runs the model over a text, block by block, and writes for the "
+              "input of every linear the min, max, max magnitude and mean square of each channel, the squared error of "
+              "its int8 codes, and a histogram: what quantize needs for --smooth and for static schemes, and compare "
+              "to estimate what outputs lose.",
           .examples = kExamples,
           .arguments = std::move(arguments),
           .run = [options](const Request& request) { return run(*options, request); }};

@@ -16,7 +16,9 @@ namespace kvant::measure {
 struct CalibrateOptions {
   std::filesystem::path model;
   std::filesystem::path output;
+  std::filesystem::path scratch;  // a folder for the statistics of finished blocks; made if it is not there
   bool overwrite = false;
+  bool hessian = false;  // also Σ x xᵀ of every input: as much memory as those of one block have bytes
   model::TokenText text;
   int threads = 0;  // 0: all
 };
@@ -27,8 +29,8 @@ struct Calibration {
   std::vector<std::string> unseen;  // experts that no token was sent to: they have no statistics
 };
 
-// Writes "<module>.absmax", ".min", ".max" and ".mean_square", F32 [in], for the linears of all blocks and the head.
-// The same bytes for any number of threads.
+// Writes the statistics of format/activation_stats.h for the linears of all blocks and the head. Blocks are kept in
+// `scratch` until all are done, and stay there. The same bytes for any number of threads, batch and instruction set.
 Result<Calibration> calibrate(const CalibrateOptions& options, base::Progress& progress);
 
 }  // namespace kvant::measure

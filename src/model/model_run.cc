@@ -46,6 +46,8 @@ Status ModelRun::run_blocks(base::Progress& progress, InputObserver* observer) {
         return s;
       progress.advance(static_cast<std::uint64_t>(batch.rows));
     }
+    if (observer != nullptr)
+      if (Status s = observer->finish_block(block); !s.ok()) return s;
   }
   return forward_->finish(states_.data(), text_->rows());
 }
