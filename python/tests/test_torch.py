@@ -1035,14 +1035,14 @@ class Pooled(nn.Module):
     def __init__(self):
         super().__init__()
         self.each, self.flat, self.pooler = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
-        self.half = nn.Linear(4, 4)
+        self.every_other = nn.Linear(4, 4)
 
-    def forward(self, x, attention_mask=None, with_half=False):
+    def forward(self, x, attention_mask=None, with_every_other=False):
         h = self.each(x)
         self.flat(h.reshape(-1, 4))
         self.pooler(h[:, 0])
-        if with_half:
-            self.half(h[:, ::2])
+        if with_every_other:
+            self.every_other(h[:, ::2])
         return h
 
 
@@ -1075,8 +1075,8 @@ def test_calibrate_leaves_out_padding(tmp_path):
 
 def test_calibrate_refuses_padding_that_it_cannot_find(tmp_path):
     model, x, mask = Pooled(), torch.ones(2, 4, 4), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
-    batch = {"x": x, "attention_mask": mask, "with_half": True}
-    with pytest.raises(ValueError, match=r"input of half has 4 rows and attention_mask is \[2, 4\].*without padding"):
+    batch = {"x": x, "attention_mask": mask, "with_every_other": True}
+    with pytest.raises(ValueError, match=r"input of every_other has 4 rows and attention_mask is \[2, 4\].*without padding"):
         calibrate(model, [batch], tmp_path / "stats")
     calibrate(model, [{**batch, "attention_mask": torch.ones(2, 4)}], tmp_path / "stats")
     with pytest.raises(ValueError, match=r"attention_mask must be a tensor .* not of shape \[2, 1, 4, 4\]"):

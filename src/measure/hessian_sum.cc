@@ -17,7 +17,11 @@ constexpr std::size_t kStride = HessianSum::kRows + 16;
 HessianSum::HessianSum(std::size_t in)
     : in_(in),
       tiles_(base::parts_of(in, kTile)),
-      sums_(tiles_ == 0 ? 0 : offset_of(tiles_ - 1, tiles_ - 1) + size_of(tiles_ - 1) * size_of(tiles_ - 1)) {}
+      sums_(tiles_ == 0 ? 0 : offset_of(tiles_ - 1, tiles_ - 1) + size_of(tiles_ - 1) * size_of(tiles_ - 1)) {
+  for (std::size_t column = 0; column < tiles_; ++column)
+    for (std::size_t row = column; row < tiles_; row += kTilesOfStrip)
+      strips_.push_back({column, row, std::min(kTilesOfStrip, tiles_ - row)});
+}
 
 std::size_t HessianSum::size_of(std::size_t tile) const { return std::min(kTile, in_ - tile * kTile); }
 
@@ -55,7 +59,7 @@ Status HessianSum::finish(const Stream& stream, const NetworkSteps& steps, Hessi
 Status HessianSum::add_stretch(const Stream& stream, const NetworkSteps& steps, const float* x, std::size_t stride,
                                std::size_t rows, HessianBuffers& buffers) {
   buffers.transposed.resize(std::max(buffers.transposed.size(), in_ * kStride));
-  buffers.tiles.resize(static_cast<std::size_t>(stream.threads()));
+  buffers.products.resize(static_cast<std::size_t>(stream.threads()));
   float* const transposed = buffers.transposed.data();
   const Status done = base::for_each_part(stream, 0, tiles_, [&](std::size_t /*worker*/, std::uint64_t part) -> Status {
     const std::size_t first = part * kTile;
@@ -63,21 +67,22 @@ Status HessianSum::add_stretch(const Stream& stream, const NetworkSteps& steps, 
     return {};
   });
   if (!done.ok()) return done;
-  return base::for_each_part(
-      stream, 0, tiles_ * (tiles_ + 1) / 2, [&](std::size_t worker, std::uint64_t part) -> Status {
-        const base::DefaultFloatEnvironment environment;
-        std::size_t tile_row = 0;
-        while ((tile_row + 1) * (tile_row + 2) / 2 <= part) ++tile_row;
-        const std::size_t tile_column = part - tile_row * (tile_row + 1) / 2;
-        const std::size_t height = size_of(tile_row), width = size_of(tile_column);
-        std::vector<float>& products = buffers.tiles[worker];
-        products.resize(kTile * kTile);
-        steps.chain_products(transposed + tile_row * kTile * kStride, kStride, x + tile_column * kTile, stride, height,
-                             rows, width, products.data(), width);
-        double* const sums = sums_.data() + offset_of(tile_row, tile_column);
-        for (std::size_t i = 0; i < height * width; ++i) sums[i] += static_cast<double>(products[i]);
-        return {};
-      });
+  return base::for_each_part(stream, 0, strips_.size(), [&](std::size_t worker, std::uint64_t part) -> Status {
+    const base::DefaultFloatEnvironment environment;
+    const Strip& strip = strips_[part];
+    const std::size_t first = strip.row * kTile, width = size_of(strip.column);
+    std::vector<float>& products = buffers.products[worker];
+    products.resize(kTilesOfStrip * kTile * kTile);
+    steps.chain_products(transposed + first * kStride, kStride, x + strip.column * kTile, stride,
+                         std::min(strip.count * kTile, in_ - first), rows, width, products.data(), width);
+    for (std::size_t i = 0; i < strip.count; ++i) {
+      const float* const tile = products.data() + i * kTile * width;
+      double* const sums = sums_.data() + offset_of(strip.row + i, strip.column);
+      const std::size_t count = size_of(strip.row + i) * width;
+      for (std::size_t j = 0; j < count; ++j) sums[j] += static_cast<double>(tile[j]);
+    }
+    return {};
+  });
 }
 
 void HessianSum::read(std::size_t first, std::size_t rows, float* to) const {

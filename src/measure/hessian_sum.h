@@ -21,14 +21,14 @@ namespace kvant::measure {
 
 // What sums that are formed one after the other share.
 struct HessianBuffers {
-  std::vector<float> transposed;          // of a stretch of rows
-  std::vector<std::vector<float>> tiles;  // of each thread
+  std::vector<float> transposed;             // of a stretch of rows
+  std::vector<std::vector<float>> products;  // of each thread
 };
 
 class HessianSum {
  public:
   static constexpr std::size_t kRows = 512;
-  // By 512 rows a tile takes 85 µs on one core. Larger ones waste more above the diagonal.
+  // Larger ones waste more above the diagonal.
   static constexpr std::size_t kTile = 96;
 
   explicit HessianSum(std::size_t in);
@@ -42,6 +42,12 @@ class HessianSum {
   void read(std::size_t first, std::size_t rows, float* to) const;
 
  private:
+  // Tiles one below the other that are computed together: the columns of x that they read are copied once for all.
+  struct Strip {
+    std::size_t column, row, count;  // in tiles
+  };
+  static constexpr std::size_t kTilesOfStrip = 4;
+
   // A tile of the lower triangle, row by row.
   std::size_t offset_of(std::size_t tile_row, std::size_t tile_column) const;
   std::size_t size_of(std::size_t tile) const;  // in channels
@@ -50,6 +56,7 @@ class HessianSum {
 
   std::size_t in_;
   std::size_t tiles_;           // in a row or column
+  std::vector<Strip> strips_;   // all of the lower triangle
   std::vector<double> sums_;    // tile by tile
   std::vector<float> waiting_;  // rows of a stretch that is not whole yet
 };

@@ -72,6 +72,7 @@ def compare(name, binary, folder, ids, length, size):
 
 def main():
     binary = sys.argv[1]
+    transformers.utils.logging.disable_progress_bar()
     torch.manual_seed(5)
     good = True
     with tempfile.TemporaryDirectory() as folder:

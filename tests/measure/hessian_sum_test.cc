@@ -52,7 +52,7 @@ TEST(HessianSum, IsChainsOf512RowsAddedInF64) {
     std::size_t in, rows;
   };
   for (const auto& [in, rows] :
-       {Case{1, 3}, Case{7, 511}, Case{95, 512}, Case{96, 513}, Case{97, 1030}, Case{200, 40}, Case{288, 1100}}) {
+       {Case{1, 3}, Case{7, 511}, Case{95, 512}, Case{96, 513}, Case{97, 1030}, Case{200, 40}, Case{288, 600}}) {
     const std::size_t stride = in + in % 3;
     const std::vector<float> x = some_numbers(rows * stride, static_cast<std::uint32_t>(in));
     const std::vector<float> want = plain_sum(x, stride, rows, in);
