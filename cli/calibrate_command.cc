@@ -13,6 +13,7 @@
 #include "cli/text_argument.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "io/scratch_folder.h"
 #include "measure/calibrate.h"
 
 namespace kvant::cli {
@@ -22,6 +23,7 @@ struct Options {
   std::string model;
   std::string output;
   bool force = false;
+  bool hessian = false;
   TextOptions text;
   RunOptions run;
   bool json = false;
@@ -34,13 +36,14 @@ constexpr const char* kExamples =
 int run(const Options& options, const Request& request) {
   auto text = read_text_for(options.model, options.text);
   if (!text.ok()) return fail(text.status());
-  const std::filesystem::path model = options.model;
-  const std::filesystem::path scratch = scratch_folder("calibrate", {&model, 1}, *text, options.run);
+  std::filesystem::path scratch = options.run.scratch;
+  if (scratch.empty()) scratch = options.output + std::string(io::kScratchSuffix);
   ProgressBar progress(request.quiet);
   say_how_to_resume(scratch);
-  const auto calibration = measure::calibrate({.model = model,
+  const auto calibration = measure::calibrate({.model = options.model,
                                                .output = options.output,
                                                .overwrite = options.force,
+                                               .hessian = options.hessian,
                                                .text = std::move(text).value(),
                                                .threads = options.run.threads,
                                                .max_memory = options.run.max_memory,
@@ -79,14 +82,20 @@ Command calibrate_command() {
                                       .required = true,
                                       .is_path = true}};
   for (Argument& argument : text_arguments(options->text)) arguments.push_back(std::move(argument));
+  arguments.push_back(
+      {.name = "--hessian",
+       .help = "Also the sum of x x^T over all tokens, which GPTQ needs: 4 n^2 bytes for an input of n channels",
+       .to = &options->hessian});
   arguments.push_back({.name = "--force", .help = "Overwrite the statistics if they exist", .to = &options->force});
-  for (Argument& argument : run_arguments(options->run)) arguments.push_back(std::move(argument));
+  for (Argument& argument : run_arguments(options->run, "FILE.scratch beside the statistics"))
+    arguments.push_back(std::move(argument));
   arguments.push_back(json_option(options->json));
   return {.name = "calibrate",
           .description =
-              "Collect statistics of activations. Runs the model over a text, block by block, and writes the "
-              "min, max, max magnitude and mean square of each input channel of every linear: what "
-              "quantize needs for --smooth and for static schemes.",
+              "Collect statistics of activations. Runs the model over a text, block by block, and writes for the "
+              "input of every linear the min, max, max magnitude and mean square of each channel, the squared error of "
+              "its int8 codes, and a histogram: what quantize needs for --smooth and for static schemes, and compare "
+              "to estimate what outputs lose.",
           .examples = kExamples,
           .arguments = std::move(arguments),
           .run = [options](const Request& request) { return run(*options, request); }};

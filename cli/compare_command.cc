@@ -35,8 +35,10 @@ constexpr const char* kExamples =
     "  kvant compare ./Llama ./Llama-w8a8 --json | jq '.quantized[0].layers[0]'";
 
 std::string table_of(const measure::ModelLoss& loss, int top) {
-  const bool has_inputs =
-      std::ranges::any_of(loss.layers, [](const measure::LayerLoss& layer) { return layer.input_ratio.has_value(); });
+  const auto any = [&](const auto& has) { return std::ranges::any_of(loss.layers, has); };
+  const bool has_inputs = any([](const measure::LayerLoss& layer) { return layer.input_ratio.has_value(); });
+  const bool has_outputs =
+      any([](const measure::LayerLoss& layer) { return layer.estimated_output_sqnr_db.has_value(); });
   Table table({{"layer", Column::Align::left, true},
                {"shape", Column::Align::left, false, true},
                {"SQNR dB", Column::Align::right},
@@ -45,6 +47,7 @@ std::string table_of(const measure::ModelLoss& loss, int top) {
                {"largest error", Column::Align::right, false, true},
                {"at", Column::Align::left, false, true},
                {"at ends", Column::Align::right},
+               {has_outputs ? "output dB" : "", Column::Align::right},
                {has_inputs ? "input range" : "", Column::Align::right, false, true},
                {""}});
   for (std::size_t i = 0; i < loss.layers.size(); ++i) {
@@ -57,6 +60,7 @@ std::string table_of(const measure::ModelLoss& loss, int top) {
                fmt::format("{:.3g}", layer.largest_error),
                fmt::format("[{}, {}]", layer.largest_row, layer.largest_column),
                fmt::format("{:.2f} %", 100 * layer.at_ends),
+               layer.estimated_output_sqnr_db ? decibels(*layer.estimated_output_sqnr_db) : "",
                layer.input_ratio ? fmt::format("{:.3g}", *layer.input_ratio) : "", remark});
   }
   return table.text(Terminal::of(1));
@@ -151,29 +155,32 @@ Command compare_command() {
           "cosine, "
           "largest error and the share of codes at the ends of their range; the worst layer first.",
       .examples = kExamples,
-      .arguments = {{.name = "ORIGINAL",
-                     .help = "The checkpoint before quantizing",
-                     .to = &options->original,
-                     .required = true,
-                     .is_path = true},
-                    {.name = "QUANTIZED",
-                     .help = "What kvant quantize made of it; several are shown side by side",
-                     .to = &options->quantized,
-                     .required = true,
-                     .is_path = true},
-                    report_option(options->report, "Write an HTML page that shows what each layer lost"),
-                    {.name = "--stats",
-                     .placeholder = "FILE",
-                     .help = "Activation statistics: the report shows ranges of the inputs before and after smoothing",
-                     .to = &options->stats,
-                     .is_path = true},
-                    {.name = "--top",
-                     .placeholder = "N",
-                     .help = "Print only the N worst layers (of the table, not of --json)",
-                     .to = Count{&options->top, 1}},
-                    threads_option(options->threads),
-                    max_memory_option(options->max_memory),
-                    json_option(options->json)},
+      .arguments =
+          {{.name = "ORIGINAL",
+            .help = "The checkpoint before quantizing",
+            .to = &options->original,
+            .required = true,
+            .is_path = true},
+           {.name = "QUANTIZED",
+            .help = "What kvant quantize made of it; several are shown side by side",
+            .to = &options->quantized,
+            .required = true,
+            .is_path = true},
+           report_option(options->report, "Write an HTML page that shows what each layer lost"),
+           {.name = "--stats",
+            .placeholder = "FILE",
+            .help =
+                "Activation statistics: an estimate of what each layer's output loses; the report shows ranges of the "
+                "inputs before and after smoothing",
+            .to = &options->stats,
+            .is_path = true},
+           {.name = "--top",
+            .placeholder = "N",
+            .help = "Print only the N worst layers (of the table, not of --json)",
+            .to = Count{&options->top, 1}},
+           threads_option(options->threads),
+           max_memory_option(options->max_memory),
+           json_option(options->json)},
       .run = [options](const Request& request) { return run(*options, request); }};
 }
 

@@ -167,7 +167,8 @@ Command eval_command() {
       {.name = "QUANTIZED", .help = "Quantized checkpoints of it", .to = &options->quantized, .is_path = true}};
   for (Argument& argument : text_arguments(options->text)) arguments.push_back(std::move(argument));
   arguments.push_back(report_option(options->report, "Write an HTML page that shows what the model lost"));
-  for (Argument& argument : run_arguments(options->run)) arguments.push_back(std::move(argument));
+  for (Argument& argument : run_arguments(options->run, "a folder of its own in ~/.cache/kvant"))
+    arguments.push_back(std::move(argument));
   arguments.push_back(json_option(options->json));
   return {.name = "eval",
           .description =

@@ -13,21 +13,21 @@
 
 namespace kvant::cli {
 
-std::vector<Argument> run_arguments(RunOptions& options) {
-  return {threads_option(options.threads),
-          {.name = "--max-memory",
-           .placeholder = "SIZE",
-           .help = "Memory limit, for example 512M or 2G (default: three quarters of the memory that is available)",
-           .to = Size{&options.max_memory, quantize::kMinMaxMemory}},
-          {.name = "--scratch",
-           .placeholder = "FOLDER",
-           .help = "Where the states of finished blocks are kept until the end (default: a folder of its own in "
-                   "~/.cache/kvant)",
-           .to = &options.scratch,
-           .is_path = true},
-          {.name = "--resume",
-           .help = "Go on after the last block that an earlier run of the same command finished",
-           .to = &options.resume}};
+std::vector<Argument> run_arguments(RunOptions& options, std::string_view default_scratch) {
+  return {
+      threads_option(options.threads),
+      {.name = "--max-memory",
+       .placeholder = "SIZE",
+       .help = "Memory limit, for example 512M or 2G (default: three quarters of the memory that is available)",
+       .to = Size{&options.max_memory, quantize::kMinMaxMemory}},
+      {.name = "--scratch",
+       .placeholder = "FOLDER",
+       .help = fmt::format("Where what is known after each block is kept until the end (default: {})", default_scratch),
+       .to = &options.scratch,
+       .is_path = true},
+      {.name = "--resume",
+       .help = "Go on after the last block that an earlier run of the same command finished",
+       .to = &options.resume}};
 }
 
 std::filesystem::path scratch_folder(std::string_view command, std::span<const std::filesystem::path> models,

@@ -16,11 +16,12 @@ namespace kvant::cli {
 struct RunOptions {
   int threads = 0;
   std::uint64_t max_memory = 0;  // 0: three quarters of what is available
-  std::string scratch;           // empty: in the user's cache
+  std::string scratch;           // empty: the default
   bool resume = false;
 };
 
-std::vector<Argument> run_arguments(RunOptions& options);
+// `default_scratch` is for the help.
+std::vector<Argument> run_arguments(RunOptions& options, std::string_view default_scratch);
 
 // The folder for what is saved: --scratch, or one in the user's cache that is named for the command, the models and the
 // text, so that the same command finds it again. Empty where there is no cache.

@@ -2,6 +2,7 @@
 // of their codes it finds sums, counts and places of the errors w - v, in f64:
 //
 //   loss              Σ w², Σ (w - v)², Σ w·v, Σ v², max|w - v|, codes at the ends, weights that are not finite
+//   output_loss       Σ m·w², Σ m·(w - v)², Σ n·v² with m and n of each column: what outputs lose
 //   error_magnitudes  |w - v| of each
 //   add_cell_errors   Σ (w - v)² over cells of columns
 //   count_on_grid     how weights lie between the codes
@@ -9,8 +10,8 @@
 //
 // Element i is added in lane i % 4, and the lanes are added as (0 + 1) + (2 + 3): the same bits on every instruction
 // set. Weights are float or double, codes int8. A call takes at most kMaxCount elements and checks nothing: it takes
-// tens of nanoseconds. Zero points are codes (-128 to 127), scales are finite and positive, and the floating-point mode
-// is the caller's: round to nearest, denormals kept.
+// tens of nanoseconds. Zero points are codes (-128 to 127; of activations, within ±2^23, for add_cell_errors), scales
+// are finite and positive, and the floating-point mode is the caller's: round to nearest, denormals kept.
 //
 //   const auto sums = kvant::ErrorSums::select(kvant::Stream::cpu());
 //   const kvant::ErrorSums::Loss loss = sums->loss(weights, codes, 512, 0.01f, 0, 127);
@@ -51,6 +52,16 @@ class KVANT_API ErrorSums {
     std::uint64_t non_finite = 0;  // weights that are NaN or infinite: in nothing else
   };
 
+  // With m = E[x²] and n = E[(x - xq)²] of the inputs of these columns: what they add to the squares of an output, and
+  // to its errors, if channels are not correlated.
+  struct OutputLoss {
+    double outputs = 0;        // of m w^2
+    double weight_errors = 0;  // of m (w - v)^2
+    double input_errors = 0;   // of n v^2
+
+    OutputLoss& operator+=(const OutputLoss& other);
+  };
+
   struct Values {
     double squares = 0;  // of the finite values
     std::uint64_t nan = 0;
@@ -66,6 +77,11 @@ class KVANT_API ErrorSums {
   template <class T>
   Loss loss(const T* weights, const std::int8_t* codes, std::size_t count, float scale, std::int32_t zero_point,
             int q_max) const;
+
+  // Weights that are not finite make it so.
+  template <class T>
+  OutputLoss output_loss(const T* weights, const std::int8_t* codes, std::size_t count, float scale,
+                         std::int32_t zero_point, const float* m, const float* n) const;
 
   template <class T>
   void error_magnitudes(const T* weights, const std::int8_t* codes, std::size_t count, float scale,

@@ -72,6 +72,13 @@ struct QuantizationParameters {
   std::vector<std::int32_t> zero_point;
 };
 
+// What percentile and mse keep of a segment.
+struct ObserverHistogram {
+  int exponent = 0;                  // k: the bins lie over [-2^k, 2^k]
+  std::vector<std::int64_t> counts;  // of the bins in order
+  std::int64_t zeros = 0;            // which are in no bin
+};
+
 class KVANT_API Observer {
  public:
   static Result<Observer> create(const ObserverDescriptor& descriptor);
@@ -92,6 +99,9 @@ class KVANT_API Observer {
   const std::vector<double>& min() const;
   const std::vector<double>& max() const;
   std::vector<double> max_abs() const;
+
+  // Of a segment. Refuses if nothing was seen, if the kind keeps none, and a segment that is not there.
+  Result<ObserverHistogram> histogram(std::int64_t segment = 0) const;
 
   std::int64_t observed() const;  // finite values
   std::int64_t ignored() const;   // NaN and infinities

@@ -829,7 +829,7 @@ def read_safetensors(path):
     header = json.loads(data[8 : 8 + size])
     assert header.pop("__metadata__") == {"format": "pt"}
     body = data[8 + size :]
-    types = {"F32": np.float32, "I8": np.int8}
+    types = {"F32": np.float32, "I8": np.int8, "I64": np.int64}
     tensors = {}
     for name, entry in header.items():
         begin, end = entry["data_offsets"]
@@ -906,15 +906,20 @@ def inputs_by_hand(model, batches):
     return {name: torch.cat(parts) for name, parts in seen.items()}
 
 
-def test_calibrate_writes_the_range_of_every_input(tmp_path):
+STATISTICS = ("absmax", "min", "max", "mean_square", "count")
+
+
+def test_calibrate_writes_statistics_of_every_input(tmp_path):
     model, batches = tiny_llama(), token_batches()
     path = calibrate(model, iter(batches), tmp_path / "stats.safetensors")
     assert path == str(tmp_path / "stats.safetensors") and os.listdir(tmp_path) == ["stats.safetensors"]
     stats, seen = read_safetensors(path), inputs_by_hand(model, batches)
-    assert set(stats) == {f"{name}.{what}" for name in seen for what in ("absmax", "min", "max")} and len(seen) == 15
+    assert set(stats) == {f"{name}.{what}" for name in seen for what in STATISTICS} and len(seen) == 15
     for name, x in seen.items():
         assert same_bits(stats[name + ".absmax"], x.abs().amax(0))
         assert torch.equal(stats[name + ".min"], x.amin(0)) and torch.equal(stats[name + ".max"], x.amax(0))
+        assert torch.allclose(stats[name + ".mean_square"], x.double().square().mean(0).float(), rtol=1e-6, atol=0)
+        assert stats[name + ".count"].tolist() == [x.shape[0]]
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -932,9 +937,9 @@ def test_calibrate_takes_every_kind_of_batch_and_type(dtype, tmp_path):
 def test_calibrate_chooses_modules(tmp_path):
     model, batches = tiny_llama(), token_batches()
     by_name = calibrate(model, batches, tmp_path / "a", modules=["lm_head", "model.layers.1.mlp.up_proj"])
-    assert len(read_safetensors(by_name)) == 6
+    assert len(read_safetensors(by_name)) == 2 * len(STATISTICS)
     chosen = calibrate(model, batches, tmp_path / "b", modules=lambda name, module: name == "lm_head")
-    assert set(read_safetensors(chosen)) == {"lm_head.absmax", "lm_head.min", "lm_head.max"}
+    assert set(read_safetensors(chosen)) == {f"lm_head.{what}" for what in STATISTICS}
     with pytest.raises(ValueError, match="no Linear named model.norm, nowhere"):
         calibrate(model, batches, tmp_path / "c", modules=["nowhere", "model.norm"])
     with pytest.raises(ValueError, match="nothing to calibrate"):
@@ -973,7 +978,7 @@ def test_calibrate_leaves_the_model_as_it_was(fail_at, tmp_path):
             calibrate(model, [x, x], tmp_path / "stats")
             assert "no batch has reached unused" in str(caught[0].message) and len(caught) == 1
             assert caught[0].filename == __file__
-            assert set(read_safetensors(tmp_path / "stats")) == {"used.absmax", "used.min", "used.max"}
+            assert set(read_safetensors(tmp_path / "stats")) == {f"used.{what}" for what in STATISTICS}
         else:
             with pytest.raises(KeyError, match="the model failed"):
                 calibrate(model, [x, x], tmp_path / "stats")
@@ -991,6 +996,7 @@ def test_calibrate_warns_of_nan_and_infinity(tmp_path):
         stats = read_safetensors(calibrate(model, [x], tmp_path / "stats"))
     assert stats["0.min"].tolist() == [1, -2, -1] and stats["0.max"].tolist() == [1, -2, 3]
     assert stats["0.absmax"].tolist() == [1, 2, 3]
+    assert stats["0.mean_square"].tolist() == [1, 4, 5] and stats["0.count"].tolist() == [2]
     with pytest.raises(ValueError, match="input of 0 has no finite value in channel 1"):
         calibrate(model, [torch.tensor([[1.0, NAN, 2.0]])], tmp_path / "other")
     assert os.listdir(tmp_path) == ["stats"]
@@ -1020,7 +1026,63 @@ def test_calibrate_refuses_with_a_sentence(tmp_path):
         calibrate(model, [], path)
     assert path.read_bytes() == b"old"
     calibrate(model, [torch.ones(2, 3)], path)
-    assert len(read_safetensors(path)) == 3
+    assert len(read_safetensors(path)) == len(STATISTICS)
+
+
+class Pooled(nn.Module):
+    """Linears that read all tokens, all tokens in one row after the other, and the first token of each sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.each, self.flat, self.pooler = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.every_other = nn.Linear(4, 4)
+
+    def forward(self, x, attention_mask=None, with_every_other=False):
+        h = self.each(x)
+        self.flat(h.reshape(-1, 4))
+        self.pooler(h[:, 0])
+        if with_every_other:
+            self.every_other(h[:, ::2])
+        return h
+
+
+def test_calibrate_leaves_out_padding(tmp_path):
+    torch.manual_seed(3)
+    model = Pooled()
+    names = ["each", "flat", "pooler"]
+    rows = [torch.randn(1, length, 4) for length in (5, 3, 4)]
+    x, mask = torch.full((3, 5, 4), 1000.0), torch.zeros(3, 5, dtype=torch.int64)
+    for i, row in enumerate(rows):
+        x[i, : row.shape[1]], mask[i, : row.shape[1]] = row[0], 1
+    padded = read_safetensors(calibrate(model, [{"x": x, "attention_mask": mask}], tmp_path / "a", modules=names))
+    alone = read_safetensors(calibrate(model, rows, tmp_path / "b", modules=names))
+    assert padded["each.count"].tolist() == padded["flat.count"].tolist() == [12] and padded["pooler.count"].tolist() == [3]
+    for name, values in padded.items():
+        assert torch.allclose(values, alone[name], rtol=1e-5, atol=0), name
+    # Every way to say that a token is one; and without a mask all count.
+    for same in (mask.bool(), mask.float()):
+        calibrate(model, [{"x": x, "attention_mask": same}], tmp_path / "c", modules=names)
+        assert (tmp_path / "c").read_bytes() == (tmp_path / "a").read_bytes()
+    for batch in ({"x": x}, {"x": x, "attention_mask": None}, (x, mask), {"x": x, "attention_mask": torch.ones(3, 5)}):
+        everything = read_safetensors(calibrate(model, [batch], tmp_path / "c", modules=names))
+        assert everything["each.count"].tolist() == [15] and everything["each.absmax"].min() == 1000
+    # The mask of one batch does not reach the next.
+    both = read_safetensors(
+        calibrate(model, [{"x": x, "attention_mask": mask}, rows[0]], tmp_path / "c", modules=names)
+    )
+    assert both["each.count"].tolist() == [17]
+
+
+def test_calibrate_refuses_padding_that_it_cannot_find(tmp_path):
+    model, x, mask = Pooled(), torch.ones(2, 4, 4), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+    batch = {"x": x, "attention_mask": mask, "with_every_other": True}
+    with pytest.raises(ValueError, match=r"input of every_other has 4 rows and attention_mask is \[2, 4\].*without padding"):
+        calibrate(model, [batch], tmp_path / "stats")
+    calibrate(model, [{**batch, "attention_mask": torch.ones(2, 4)}], tmp_path / "stats")
+    with pytest.raises(ValueError, match=r"attention_mask must be a tensor .* not of shape \[2, 1, 4, 4\]"):
+        calibrate(model, [{**batch, "attention_mask": torch.ones(2, 1, 4, 4)}], tmp_path / "stats")
+    with pytest.raises(ValueError, match="attention_mask must be a tensor .* not a list"):
+        calibrate(model, [{**batch, "attention_mask": [[1]]}], tmp_path / "stats")
 
 
 def test_calibrate_gives_a_shared_linear_all_its_names(tmp_path):

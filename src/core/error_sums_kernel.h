@@ -35,6 +35,7 @@ struct ErrorSumsKernel {
   KernelSku sku;
   // Weights that are not finite make the sum of squares infinite or NaN.
   void (*loss)(const CodedWeights& stretch, int q_max, ErrorSums::Loss& loss);
+  void (*output_loss)(const CodedWeights& stretch, const float* m, const float* n, ErrorSums::OutputLoss& loss);
   void (*error_magnitudes)(const CodedWeights& stretch, double* magnitudes);
   void (*add_cell_errors)(const CodedWeights& stretch, std::size_t offset, std::size_t cell, double* errors);
   void (*count_on_grid)(const void* weights, std::size_t count, const Grid& grid);

@@ -134,6 +134,40 @@ struct ErrorSumsOf {
     loss.at_ends = codes_at_ends(s.codes, s.count, q_max);
   }
 
+  struct OutputAccumulators {
+    Doubles outputs = {}, weight_errors = {}, input_errors = {};
+
+    KVANT_INLINE void add(const T* weights, const float* differences, const float* m, const float* n, double scale) {
+      const Doubles w = load(weights), d = load(differences), square = load(m);
+      const Doubles e = semantics::code_error(w, scale, d);
+      outputs += square * (w * w);
+      weight_errors += square * (e * e);
+      input_errors += load(n) * (d * d);
+    }
+  };
+
+  static void output_loss(const detail::CodedWeights& s, const float* m, const float* n, ErrorSums::OutputLoss& loss) {
+    const T* weights = static_cast<const T*>(s.weights);
+    float d[ErrorSums::kMaxCount];
+    differences(s, d);
+    OutputAccumulators low, high;
+    const auto add_four = [&](const T* w, const float* at, const float* of_m, const float* of_n) KVANT_INLINE_LAMBDA {
+      low.add(w, at, of_m, of_n, s.scale);
+      if constexpr (kRegisters == 2) high.add(w + kWidth, at + kWidth, of_m + kWidth, of_n + kWidth, s.scale);
+    };
+    std::size_t i = 0;
+    for (; i + kLanes <= s.count; i += kLanes) add_four(weights + i, d + i, m + i, n + i);
+    if (i < s.count) {
+      T last[kLanes] = {};
+      float rest[3][kLanes] = {};
+      for (std::size_t j = 0; i + j < s.count; ++j)
+        last[j] = weights[i + j], rest[0][j] = d[i + j], rest[1][j] = m[i + j], rest[2][j] = n[i + j];
+      add_four(last, rest[0], rest[1], rest[2]);
+    }
+    loss = {total(low.outputs, high.outputs), total(low.weight_errors, high.weight_errors),
+            s.scale * s.scale * total(low.input_errors, high.input_errors)};
+  }
+
   // ---- Errors ----
 
   static void error_magnitudes(const detail::CodedWeights& s, double* magnitudes) {
@@ -143,10 +177,26 @@ struct ErrorSumsOf {
                                                       static_cast<double>(s.codes[i] - s.zero_point)));
   }
 
+  // Cells of one column: side by side, there is nothing to add up in lanes.
+  static KVANT_INLINE void add_column_errors(const T* weights, const float* d, std::size_t count, double scale,
+                                             double* errors) {
+    std::size_t i = 0;
+    for (; i + kWidth <= count; i += kWidth) {
+      const Doubles e = semantics::code_error(load(weights + i), scale, load(d + i));
+      const Doubles sums = load(errors + i) + e * e;
+      __builtin_memcpy(errors + i, &sums, sizeof sums);
+    }
+    for (; i < count; ++i) {
+      const double e = semantics::code_error(static_cast<double>(weights[i]), scale, static_cast<double>(d[i]));
+      errors[i] += e * e;
+    }
+  }
+
   static void add_cell_errors(const detail::CodedWeights& s, std::size_t offset, std::size_t cell, double* errors) {
     const T* weights = static_cast<const T*>(s.weights);
     float d[ErrorSums::kMaxCount];
     differences(s, d);
+    if (cell == 1) return add_column_errors(weights, d, s.count, s.scale, errors);
     for (std::size_t i = 0; i < s.count; ++errors, offset = 0) {
       const std::size_t whole = i + cell - offset, end = s.count < whole ? s.count : whole;
       Doubles low = {}, high = {};
@@ -225,6 +275,7 @@ constexpr detail::ErrorSumsKernel error_sums_kernel() {
   using Functions = ErrorSumsOf<Isa, T>;
   return {detail::bit_stable_sku<double>(Isa::kArch, QuantizeKind::error_sums, kind_of<T>, ElementKind::f64),
           &Functions::loss,
+          &Functions::output_loss,
           &Functions::error_magnitudes,
           &Functions::add_cell_errors,
           &Functions::count_on_grid,

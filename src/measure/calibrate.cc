@@ -1,19 +1,18 @@
 #include "measure/calibrate.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <map>
-#include <span>
+#include <set>
+#include <string_view>
 #include <utility>
 
-#include "base/float_environment.h"
-#include "base/for_each_part.h"
 #include "base/refuse.h"
-#include "io/atomic_file.h"
+#include "format/activation_stats.h"
 #include "io/file.h"
-#include "io/safetensors.h"
-#include "kvant/network_steps.h"
+#include "io/scratch_folder.h"
+#include "measure/hessian_sum.h"
+#include "measure/input_statistics.h"
+#include "measure/statistics_parts.h"
 #include "model/model_run.h"
 #include "model/text_job.h"
 
@@ -22,77 +21,96 @@ namespace {
 
 using base::invalid_problem;
 
-struct Channels {
-  std::vector<float> min, max;
-  std::vector<double> squares;
-  std::uint64_t rows = 0;
-};
-
-// Adds up the channels of every linear, row after row: the sums do not depend on who adds which channels.
+// Keeps the statistics of one block in memory, and writes them when it is done.
 class Collector : public model::InputObserver {
  public:
-  Collector(const Stream& stream, const NetworkSteps& steps) : stream_(stream), steps_(steps) {}
-
-  Status see(const model::LinearModule& linear, const float* x, std::int64_t stride, std::int64_t rows) override {
-    constexpr std::uint64_t kChannels = 256;  // at a time
-    Channels& channels = all_[linear.module];
-    const auto in = static_cast<std::uint64_t>(linear.in);
-    if (channels.rows == 0) {
-      channels.min.assign(in, std::numeric_limits<float>::infinity());
-      channels.max.assign(in, -std::numeric_limits<float>::infinity());
-      channels.squares.assign(in, 0.0);
-    }
-    channels.rows += static_cast<std::uint64_t>(rows);
-    return base::for_each_part(stream_, 0, (in + kChannels - 1) / kChannels,
-                               [&](std::size_t /*worker*/, std::uint64_t part) -> Status {
-                                 const base::DefaultFloatEnvironment environment;
-                                 const std::uint64_t first = part * kChannels;
-                                 const auto count = static_cast<std::size_t>(std::min(kChannels, in - first));
-                                 for (std::int64_t r = 0; r < rows; ++r)
-                                   steps_.add_channels(x + r * stride + first, count, channels.min.data() + first,
-                                                       channels.max.data() + first, channels.squares.data() + first);
-                                 return {};
-                               });
+  Collector(StatisticsTools tools, const StatisticsParts& parts, const model::Network& network,
+            const CalibrateOptions& options)
+      : tools_(std::move(tools)), parts_(parts), network_(network), options_(options) {
+    for (const model::Block& block : network.blocks)
+      for (const model::Step& step : block.steps)
+        for (const auto& readers : model::readers_of(step)) firsts_.insert(readers.front()->module);
   }
 
-  const std::map<std::string, Channels>& all() const { return all_; }
+  // Linears that read what another one has read are that one's business.
+  Status see(const model::LinearModule& linear, const float* x, std::int64_t stride, std::int64_t rows) override {
+    if (!firsts_.contains(linear.module) || rows == 0) return {};
+    return add(linear, x, stride, rows);
+  }
+
+  Status finish_block(std::size_t block) override {
+    std::vector<SeenInput> inputs;
+    for (const model::Step& step : network_.blocks[block].steps)
+      for (const auto& readers : model::readers_of(step))
+        if (Status s = finish(readers, inputs); !s.ok()) return s;
+    if (Status s = parts_.write_block(block, inputs); !s.ok()) return s;
+    seen_.clear();
+    return {};
+  }
+
+  // Its input is what the blocks leave behind.
+  Status run_head(model::ModelRun& run, const model::LinearModule& head) {
+    for (const model::Batch& batch : model::batches_of(options_.text, options_.text.longest())) {
+      const auto rows = run.final_rows(batch.first_row, batch.rows);
+      if (!rows.ok()) return rows.status();
+      if (Status s = add(head, *rows, head.in, batch.rows); !s.ok()) return s;
+    }
+    std::vector<SeenInput> inputs;
+    if (Status s = finish({&head}, inputs); !s.ok()) return s;
+    if (Status s = parts_.write_head(inputs); !s.ok()) return s;
+    seen_.clear();
+    return {};
+  }
 
  private:
-  const Stream& stream_;
-  NetworkSteps steps_;
-  std::map<std::string, Channels> all_;
+  Status add(const model::LinearModule& linear, const float* x, std::int64_t stride, std::int64_t rows) {
+    auto place = seen_.find(linear.module);
+    if (place == seen_.end()) {
+      auto made = InputStatistics::make(linear.in, options_.hessian);
+      if (!made.ok()) return made.status();
+      place = seen_.emplace(linear.module, std::move(made).value()).first;
+    }
+    return place->second.add(tools_, x, stride, rows);
+  }
+
+  Status finish(const std::vector<const model::LinearModule*>& readers, std::vector<SeenInput>& inputs) {
+    const auto found = seen_.find(readers.front()->module);
+    if (found == seen_.end()) return {};  // an expert without tokens
+    if (Status s = found->second.finish(tools_); !s.ok()) return s;
+    if (const auto channel = found->second.channel_not_finite())
+      return invalid_problem("{}: the input of '{}' is not finite in channel {}; the model itself is broken",
+                             io::printable_path(options_.model), io::printable(found->first), *channel);
+    SeenInput& input = inputs.emplace_back(SeenInput{{}, &found->second});
+    for (const model::LinearModule* linear : readers) input.modules.push_back(linear->module);
+    return {};
+  }
+
+  StatisticsTools tools_;
+  const StatisticsParts& parts_;
+  const model::Network& network_;
+  const CalibrateOptions& options_;
+  std::set<std::string_view> firsts_;  // of those that read the same
+  std::map<std::string, InputStatistics> seen_;
 };
 
-Status write_stats(const std::map<std::string, Channels>& all, std::uint64_t tokens, const CalibrateOptions& options) {
-  std::vector<io::TensorInfo> tensors;
-  std::vector<float> values;
-  for (const auto& entry : all) {
-    // Not as structured bindings: Clang 14 lets no lambda see those.
-    const std::string& module = entry.first;
-    const Channels& channels = entry.second;
-    const auto add = [&](std::string_view what, const auto& value_of) {
-      tensors.push_back(
-          {.name = base::text("{}.{}", module, what), .dtype = io::DType::f32, .shape = {channels.min.size()}});
-      for (std::size_t i = 0; i < channels.min.size(); ++i) values.push_back(value_of(i));
-    };
-    for (std::size_t i = 0; i < channels.min.size(); ++i)
-      if (!std::isfinite(channels.squares[i]) || !std::isfinite(channels.min[i]) || !std::isfinite(channels.max[i]))
-        return invalid_problem("{}: the input of '{}' is not finite in channel {}; the model itself is broken",
-                               io::printable_path(options.model), io::printable(module), i);
-    add("absmax", [&](std::size_t i) { return std::max(std::fabs(channels.min[i]), std::fabs(channels.max[i])); });
-    add("min", [&](std::size_t i) { return channels.min[i]; });
-    add("max", [&](std::size_t i) { return channels.max[i]; });
-    add("mean_square",
-        [&](std::size_t i) { return static_cast<float>(channels.squares[i] / static_cast<double>(channels.rows)); });
+// Statistics of a block's inputs: a few numbers for each channel, and with Hessians half a matrix in f64 with rows that
+// wait for it. Codes of a batch for the errors that they make.
+std::uint64_t memory_beside_block(const model::Network& network, const CalibrateOptions& options) {
+  constexpr std::uint64_t kChannelMemory = 64, kHistogramMemory = 256 << 10;
+  std::uint64_t most = 0, widest = 0;
+  for (const model::Block& block : network.blocks) {
+    std::uint64_t bytes = 0;
+    for (const model::Step& step : block.steps)
+      for (const auto& readers : model::readers_of(step)) {
+        const auto in = static_cast<std::uint64_t>(readers.front()->in);
+        bytes += in * kChannelMemory + kHistogramMemory;
+        if (options.hessian) bytes += in * (in + HessianSum::kTile) * 4 + in * HessianSum::kRows * 8;
+        widest = std::max(widest, in);
+      }
+    most = std::max(most, bytes);
   }
-  const auto layout = io::lay_out_safetensors(
-      std::move(tensors), {{"format", "pt"}, {"made_by", "kvant calibrate"}, {"tokens", std::to_string(tokens)}});
-  if (!layout.ok()) return layout.status();
-  auto file = io::AtomicFile::create(options.output, options.overwrite);
-  if (!file.ok()) return file.status();
-  if (Status s = file->write(std::as_bytes(std::span(layout->header))); !s.ok()) return s;
-  if (Status s = file->write(std::as_bytes(std::span(values))); !s.ok()) return s;
-  return file->commit(options.overwrite);
+  const auto rows = static_cast<std::uint64_t>(std::min<std::int64_t>(options.text.rows(), model::TextJob::kMaxRows));
+  return most + rows * widest;
 }
 
 }  // namespace
@@ -104,38 +122,51 @@ Result<Calibration> calibrate(const CalibrateOptions& options, base::Progress& p
   std::error_code error;
   if (!options.overwrite && std::filesystem::exists(options.output, error))
     return invalid_problem("{}: exists already; --force overwrites it", io::printable_path(options.output));
-  const auto steps = NetworkSteps::select(stream);
-  if (!steps.ok()) return steps.status();
+  auto tools = StatisticsTools::select(stream);
+  if (!tools.ok()) return tools.status();
   std::vector<model::ModelRun> runs;
   if (auto opened = model::ModelRun::open(stream, options.model, options.text); opened.ok())
     runs.push_back(std::move(opened).value());
   else
     return opened.status();
   model::ModelRun& run = runs.front();
-  if (!run.weights().scheme().empty() && run.weights().gguf() == nullptr)
+  const model::Network& network = run.network();
+  if (run.weights().quantization())
     return invalid_problem("{}: is quantized; statistics come from the original", io::printable_path(options.model));
+  auto scratch = options.scratch;
+  if (scratch.empty()) scratch = options.output, scratch += io::kScratchSuffix;
   auto job = model::TextJob::begin(stream, runs, options.text,
-                                   {.max_memory = options.max_memory, .scratch = options.scratch, .resume = false});
+                                   {.max_memory = options.max_memory,
+                                    .beside_block = memory_beside_block(network, options),
+                                    .scratch = scratch,
+                                    .purpose = options.hessian ? "calibrate with Hessians" : "calibrate",
+                                    .resume = options.resume});
   if (!job.ok()) return job.status();
-  Collector collector(stream, *steps);
-  progress.begin("calibrating", run.work(), base::Unit::tokens, run.network().blocks.size());
+  const StatisticsParts parts(*job->folder(), {{"format", "pt"},
+                                               {"made_by", "kvant calibrate"},
+                                               {"tokens", std::to_string(options.text.ids.size())},
+                                               {"hessian", options.hessian ? "yes" : "no"}});
+  Collector collector(std::move(tools).value(), parts, network, options);
+  progress.begin("calibrating", run.work(), base::Unit::tokens, network.blocks.size());
   if (Status s = run.run_blocks(progress, &collector); !s.ok()) return s;
-  if (const auto& head = run.network().head) {
-    // Its input, not its output.
-    for (const model::Batch& batch : model::batches_of(options.text, options.text.longest())) {
-      const auto rows = run.final_rows(batch.first_row, batch.rows);
-      if (!rows.ok()) return rows.status();
-      if (Status s = collector.see(*head, *rows, run.network().hidden, batch.rows); !s.ok()) return s;
-    }
-  }
+  if (network.head)
+    if (Status s = collector.run_head(run, *network.head); !s.ok()) return s;
+  const auto names =
+      parts.join(network.blocks.size(), network.head.has_value(), options.output, options.overwrite, progress);
+  if (!names.ok()) return names.status();
+
   Calibration calibration;
   calibration.tokens = options.text.ids.size();
-  calibration.linears = collector.all().size();
-  for (const model::Block& block : run.network().blocks)
+  const auto note = [&](const std::string& module) {
+    if (names->contains(format::statistic_name(module, format::Statistic::count)))
+      ++calibration.linears;
+    else
+      calibration.unseen.push_back(module);
+  };
+  for (const model::Block& block : network.blocks)
     for (const model::Step& step : block.steps)
-      for (const model::LinearModule* linear : model::linears_of(step))
-        if (!collector.all().contains(linear->module)) calibration.unseen.push_back(linear->module);
-  if (Status s = write_stats(collector.all(), calibration.tokens, options); !s.ok()) return s;
+      for (const model::LinearModule* linear : model::linears_of(step)) note(linear->module);
+  if (network.head) note(network.head->module);
   if (Status s = job->finish(); !s.ok()) return s;
   return calibration;
 }

@@ -17,11 +17,13 @@ struct CalibrateOptions {
   std::filesystem::path model;
   std::filesystem::path output;
   bool overwrite = false;
+  bool hessian = false;  // also Σ x xᵀ of every input: as much memory as those of one block have bytes
   model::TokenText text;
-  int threads = 0;                     // 0: all
-  std::uint64_t max_memory = 0;        // 0: three quarters of what is available
-  std::filesystem::path scratch = {};  // as EvaluateOptions
-  bool resume = false;
+  int threads = 0;               // 0: all
+  std::uint64_t max_memory = 0;  // 0: three quarters of what is available
+  // A folder for the states and statistics of finished blocks, which is removed at the end. Empty: "OUTPUT.scratch".
+  std::filesystem::path scratch = {};
+  bool resume = false;  // after the last block that an earlier run of the same finished
 };
 
 struct Calibration {
@@ -30,8 +32,8 @@ struct Calibration {
   std::vector<std::string> unseen;  // experts that no token was sent to: they have no statistics
 };
 
-// Writes "<module>.absmax", ".min", ".max" and ".mean_square", F32 [in], for the linears of all blocks and the head.
-// The same bytes for any number of threads.
+// Writes the statistics of format/activation_stats.h for the linears of all blocks and the head. The same bytes for any
+// number of threads, batch and instruction set.
 Result<Calibration> calibrate(const CalibrateOptions& options, base::Progress& progress);
 
 }  // namespace kvant::measure

@@ -1,5 +1,7 @@
 #include "measure/candidate.h"
 
+#include <algorithm>
+
 #include <fmt/core.h>
 
 #include <string>
@@ -88,6 +90,42 @@ Result<InputChannels> inputs_of(const Candidate& candidate, const Candidate::Lay
     absmax = std::move(read).value();
   }
   return input_channels(absmax, s);
+}
+
+Result<std::optional<InputErrors>> input_errors_of(const Candidate& candidate, const Candidate::Layer& layer,
+                                                   const format::ActivationStats& stats) {
+  using format::Statistic;
+  const std::string& module = layer.layer->module;
+  const std::uint64_t columns = layer.layer->columns;
+  const auto& activations = candidate.config.scheme.spec().activations;
+  const bool of_tokens = activations && activations->dynamic;
+  // What a token's codes cost depends on the token's largest channel, and that on smoothing.
+  if (of_tokens && (layer.s != nullptr || !stats.has(module, Statistic::int8_error)))
+    return std::optional<InputErrors>();
+  if (!stats.has(module, Statistic::mean_square)) return std::optional<InputErrors>();
+  auto squares = stats.channels(module, Statistic::mean_square, columns);
+  if (!squares.ok()) return squares.status();
+  InputErrors inputs{std::move(squares).value(), std::vector<float>(static_cast<std::size_t>(columns))};
+  if (layer.s != nullptr) {
+    std::vector<float> s(static_cast<std::size_t>(columns));
+    if (Status status = candidate.smoothing->read(*layer.s, 0, s); !status.ok()) return status;
+    for (std::size_t i = 0; i < s.size(); ++i) inputs.squares[i] /= s[i] * s[i];
+  }
+  if (of_tokens) {
+    auto errors = stats.channels(module, Statistic::int8_error, columns);
+    if (!errors.ok()) return errors.status();
+    inputs.errors = std::move(errors).value();
+  } else if (layer.layer->input_scale) {
+    float scale = 0;
+    std::vector<std::byte> bytes;
+    if (Status status = format::read_scales(candidate.checkpoint, *layer.layer->input_scale, 0, {&scale, 1}, bytes);
+        !status.ok())
+      return status;
+    // Rounding spreads errors evenly over a step. A channel that is smaller than that becomes 0: it is its own error.
+    std::ranges::transform(inputs.squares, inputs.errors.begin(),
+                           [&](float square) { return std::min(square, scale * scale / 12); });
+  }
+  return std::optional(std::move(inputs));
 }
 
 }  // namespace kvant::measure

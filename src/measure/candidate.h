@@ -39,4 +39,8 @@ Result<Candidate> open_candidate(const io::Checkpoint& original, const std::file
 Result<InputChannels> inputs_of(const Candidate& candidate, const Candidate::Layer& layer,
                                 const std::optional<format::ActivationStats>& stats);
 
+// Nothing where the statistics do not say it.
+Result<std::optional<InputErrors>> input_errors_of(const Candidate& candidate, const Candidate::Layer& layer,
+                                                   const format::ActivationStats& stats);
+
 }  // namespace kvant::measure

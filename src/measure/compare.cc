@@ -141,24 +141,31 @@ Result<Comparison> compare(const CompareOptions& options, base::Progress& progre
       const auto& [layer, weight, s] = found->second;
       DetailCollector* const collector =
           resources.details && resources.fits_columns(layer->columns) ? &*resources.details : nullptr;
+      std::optional<InputErrors> inputs;
+      if (stats && resources.fits_columns(layer->columns)) {
+        auto known = input_errors_of(candidate, found->second, *stats);
+        if (!known.ok()) return known.status();
+        inputs = std::move(known).value();
+      }
       const ComparedLayer compared{.original = *original,
                                    .weight = weight,
                                    .quantized = candidate.checkpoint,
                                    .layer = *layer,
                                    .smoothing = candidate.smoothing ? &*candidate.smoothing : nullptr,
-                                   .s = s};
+                                   .s = s,
+                                   .inputs = inputs ? &*inputs : nullptr};
       auto loss = compare_layer(compared, resources, collector, progress);
       if (!loss.ok()) return loss.status();
       if (is_worse(loss->sqnr_db, worst_sqnr)) worst_sqnr = loss->sqnr_db;
       const bool keeps =
           collector != nullptr && (has_details || worst.takes(loss->sqnr_db) || i + 1 < candidates.size());
       if (resources.fits_columns(layer->columns) && (stats || keeps)) {
-        auto inputs = inputs_of(candidate, found->second, stats);
-        if (!inputs.ok()) return inputs.status();
-        if (!inputs->before.empty()) loss->input_ratio = s != nullptr ? inputs->ratio_after : inputs->ratio_before;
+        auto ranges = inputs_of(candidate, found->second, stats);
+        if (!ranges.ok()) return ranges.status();
+        if (!ranges->before.empty()) loss->input_ratio = s != nullptr ? ranges->ratio_after : ranges->ratio_before;
         if (keeps) {
           details.quantized[i] = collector->finish();
-          details.quantized[i]->inputs = std::move(inputs).value();
+          details.quantized[i]->inputs = std::move(ranges).value();
           has_details = true;
         }
       }

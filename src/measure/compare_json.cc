@@ -82,6 +82,7 @@ io::Json to_json(const ModelLoss& loss) {
                       {"non_finite", layer.non_finite},
                       {"smoothed", layer.smoothed},
                       {"input_ratio", number_or_null(layer.input_ratio)},
+                      {"estimated_output_sqnr_db", number_or_null(layer.estimated_output_sqnr_db)},
                       {"output_sqnr_db", number_or_null(layer.output_sqnr_db)}});
   return {{"path", io::json_name(loss.path.string())},
           {"label", io::json_name(loss.label)},

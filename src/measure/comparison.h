@@ -40,6 +40,11 @@ struct LayerLoss {
   // Of the layer's input, from statistics: the largest channel's max|X_j| over the median channel's, after smoothing
   // where the layer is smoothed. How much of the range of a token's codes one channel takes.
   std::optional<double> input_ratio;
+  // Of the layer's output, from statistics of its input, if channels are not correlated: 10 log10(Σ m w² / (Σ m (w -
+  // v)²
+  // + Σ n v²)) with m = E[x²] and n = E[(x - xq)²]. Nothing where these are not known: for activations of int8 of a
+  // layer that is smoothed, they are known before smoothing only.
+  std::optional<double> estimated_output_sqnr_db;
   // Of the layer's output for given activations, where somebody measured it; compare() does not.
   std::optional<double> output_sqnr_db;
 };

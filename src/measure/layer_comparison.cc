@@ -42,6 +42,18 @@ struct TileLoss {
   bool clipped = false;  // a weight is more than a step away from its code
 };
 
+// Of one block.
+struct LayerSums {
+  ErrorSums::Sums weights;
+  ErrorSums::OutputLoss outputs;
+
+  LayerSums& operator+=(const LayerSums& other) {
+    weights += other.weights;
+    outputs += other.outputs;
+    return *this;
+  }
+};
+
 class LayerComparison {
  public:
   explicit LayerComparison(const ComparedLayer& compared)
@@ -52,7 +64,8 @@ class LayerComparison {
         weight_(compared.weight),
         kind_(*format::element_of(original_.at(weight_).dtype)),
         width_(static_cast<std::uint64_t>(bits_per_element(kind_)) / 8),
-        s_(compared.s) {}
+        s_(compared.s),
+        inputs_(compared.inputs) {}
 
   // `details`: null without.
   Result<LayerLoss> run(CompareResources& resources, DetailCollector* details, base::Progress& progress) {
@@ -63,7 +76,7 @@ class LayerComparison {
     details_ = details;
     if (details_ != nullptr) details_->begin(layer_.rows, layer_.columns, layer_.bits());
     const std::uint64_t element_bytes = width_ + 2 + (s_ != nullptr ? 12 : 0);
-    const std::uint64_t row_bytes = 12 * layer_.groups() + sizeof(ErrorSums::Sums);
+    const std::uint64_t row_bytes = 12 * layer_.groups() + sizeof(LayerSums);
     // A layer of the size of a few tiles is taken apart for all threads: one would wait for the other.
     const std::uint64_t layer_bytes = layer_.rows * (layer_.columns * element_bytes + row_bytes);
     const std::uint64_t for_all_threads = std::max(layer_bytes / (4 * threads), kMinTileBytes);
@@ -74,24 +87,23 @@ class LayerComparison {
       buffers.s_columns.reset();
       buffers.magnitudes.assign(by_column ? static_cast<std::size_t>(layer_.columns) : 0, 0);
     }
-    const auto read = [&](std::size_t worker, const io::Tile& tile, std::span<ErrorSums::Sums> blocks,
-                          TileLoss& tile_loss) {
+    const auto read = [&](std::size_t worker, const io::Tile& tile, std::span<LayerSums> blocks, TileLoss& tile_loss) {
       Status s = work(tile, worker, thread_buffers[worker], blocks, tile_loss);
       progress.advance(tile.rows * tile.columns * width_);
       return s;
     };
-    const auto add_tile = [&](const io::Tile& tile, std::span<const ErrorSums::Sums> blocks,
-                              const TileLoss& tile_loss) { add(tile, blocks, tile_loss); };
-    const std::uint64_t kept = std::min(kMaxBlocks, max_memory / (8 * sizeof(ErrorSums::Sums)));
-    if (Status s = sum_in_order<ErrorSums::Sums, TileLoss>(resources.stream, tiling, kept, read, add_tile); !s.ok())
-      return s;
+    const auto add_tile = [&](const io::Tile& tile, std::span<const LayerSums> blocks, const TileLoss& tile_loss) {
+      add(tile, blocks, tile_loss);
+    };
+    const std::uint64_t kept = std::min(kMaxBlocks, max_memory / (8 * sizeof(LayerSums)));
+    if (Status s = sum_in_order<LayerSums, TileLoss>(resources.stream, tiling, kept, read, add_tile); !s.ok()) return s;
     LayerLoss layer = loss();
     if (by_column) layer.outlier_channels = outliers(thread_buffers);
     return layer;
   }
 
  private:
-  Status work(const io::Tile& tile, std::size_t worker, ThreadBuffers& buffers, std::span<ErrorSums::Sums> blocks,
+  Status work(const io::Tile& tile, std::size_t worker, ThreadBuffers& buffers, std::span<LayerSums> blocks,
               TileLoss& loss) const {
     const base::DefaultFloatEnvironment environment;
     const std::uint64_t row_bytes = tile.columns * width_;
@@ -109,7 +121,7 @@ class LayerComparison {
     std::size_t block = 0;
     for_each_block(tile, [&](std::uint64_t r, std::uint64_t c, std::size_t count) {
       const std::byte* from = buffers.weights.data() + r * row_bytes + c * width_;
-      ErrorSums::Sums& sums = blocks[block++];
+      LayerSums& sums = blocks[block++];
       if (kind_ == ElementKind::f64) {
         add_block(reinterpret_cast<const double*>(from), tile, r, c, count, worker, buffers, sums, loss);
       } else {
@@ -145,7 +157,7 @@ class LayerComparison {
   // A block in stretches that share a scale.
   template <class T>
   void add_block(const T* weights, const io::Tile& tile, std::uint64_t r, std::uint64_t c, std::size_t count,
-                 std::size_t worker, ThreadBuffers& buffers, ErrorSums::Sums& sums, TileLoss& tile_loss) const {
+                 std::size_t worker, ThreadBuffers& buffers, LayerSums& sums, TileLoss& tile_loss) const {
     const format::LayerRows& rows = buffers.rows;
     const std::int8_t* codes = rows.codes.data() + r * tile.columns + c;
     const std::uint64_t column = tile.column + c;
@@ -158,7 +170,11 @@ class LayerComparison {
       const std::int32_t zero_point = rows.zero_points[r * rows.groups + group];
       const ErrorSums::Loss loss =
           sums_of_errors_->loss(weights + i, codes + i, length, scale, zero_point, layer_.q_max());
-      sums += loss.sums;
+      sums.weights += loss.sums;
+      if (inputs_ != nullptr)
+        sums.outputs +=
+            sums_of_errors_->output_loss(weights + i, codes + i, length, scale, zero_point,
+                                         inputs_->squares.data() + column + i, inputs_->errors.data() + column + i);
       if (details_ != nullptr)
         details_->add<T>(worker, {weights + i, codes + i, length, tile.row + r, column + i, scale, zero_point}, loss);
       if (!buffers.magnitudes.empty())
@@ -204,7 +220,7 @@ class LayerComparison {
   }
 
   // Tiles come in order: blocks are added to their row, and whole rows to the layer.
-  void add(const io::Tile& tile, std::span<const ErrorSums::Sums> blocks, const TileLoss& loss) {
+  void add(const io::Tile& tile, std::span<const LayerSums> blocks, const TileLoss& loss) {
     const std::uint64_t per_row = blocks_in_row(tile);
     auto odd = loss.odd_rows.begin();
     for (std::uint64_t r = 0; r < tile.rows; ++r) {
@@ -216,8 +232,8 @@ class LayerComparison {
       for (std::uint64_t b = 0; b < per_row; ++b) row_ += blocks[r * per_row + b];
       if (tile.column + tile.columns < layer_.columns) continue;
       sums_ += row_;
-      if (row_.weights == 0 && !row_alive_) ++dead_;
-      if (details_ != nullptr) details_->add_row(row_, layer_.columns - row_non_finite_);
+      if (row_.weights.weights == 0 && !row_alive_) ++dead_;
+      if (details_ != nullptr) details_->add_row(row_.weights, layer_.columns - row_non_finite_);
       row_ = {};
       row_alive_ = false;
       row_non_finite_ = 0;
@@ -244,17 +260,21 @@ class LayerComparison {
     loss.smoothed = s_ != nullptr;
     const std::uint64_t finite = layer_.rows * layer_.columns - all_.non_finite;
     const auto count = static_cast<double>(finite);
-    loss.sqnr_db = measure::sqnr_db(sums_.weights, sums_.errors);
-    const double norms = std::sqrt(sums_.weights) * std::sqrt(sums_.values);
-    if (sums_.weights == 0 && sums_.values == 0)
+    const ErrorSums::Sums& sums = sums_.weights;
+    loss.sqnr_db = measure::sqnr_db(sums.weights, sums.errors);
+    const double norms = std::sqrt(sums.weights) * std::sqrt(sums.values);
+    if (sums.weights == 0 && sums.values == 0)
       loss.cosine = 1;
     else
-      loss.cosine = norms == 0 ? 0 : std::clamp(sums_.products / norms, -1.0, 1.0);
+      loss.cosine = norms == 0 ? 0 : std::clamp(sums.products / norms, -1.0, 1.0);
+    if (inputs_ != nullptr && all_.non_finite == 0)
+      loss.estimated_output_sqnr_db =
+          measure::sqnr_db(sums_.outputs.outputs, sums_.outputs.weight_errors + sums_.outputs.input_errors);
     if (finite == 0) {
       if (layer_.rows * layer_.columns > 0) loss.sqnr_db = loss.cosine = std::numeric_limits<double>::quiet_NaN();
       return loss;
     }
-    loss.mse = sums_.errors / count;
+    loss.mse = sums.errors / count;
     loss.largest_error = std::max(all_.largest, 0.0);
     loss.largest_row = all_.row;
     loss.largest_column = all_.column;
@@ -271,10 +291,11 @@ class LayerComparison {
   io::TensorPlace weight_;
   ElementKind kind_;
   std::uint64_t width_;
-  const io::TensorInfo* s_;  // null: not smoothed
+  const io::TensorInfo* s_;    // null: not smoothed
+  const InputErrors* inputs_;  // null: not known
 
-  ErrorSums::Sums row_;
-  ErrorSums::Sums sums_;
+  LayerSums row_;
+  LayerSums sums_;
   TileLoss all_;
   bool row_alive_ = false;
   std::uint64_t row_non_finite_ = 0;

@@ -60,7 +60,8 @@ struct ComparedLayer {
   const io::Checkpoint& quantized;
   const format::QuantizedLayer& layer;
   const format::SmoothingFile* smoothing = nullptr;
-  const io::TensorInfo* s = nullptr;  // in `smoothing`; null: not smoothed
+  const io::TensorInfo* s = nullptr;    // in `smoothing`; null: not smoothed
+  const InputErrors* inputs = nullptr;  // null: not known, and neither are outputs
 };
 
 // `details` is filled unless it is null.

@@ -59,6 +59,12 @@ struct WeightError {
   double value = 0;   // what the code stands for
 };
 
+// Of each input channel of a layer: E[x²], and E[(x - xq)²] for how the scheme quantizes activations, 0 where it leaves
+// them. Both for x / s, where the layer is smoothed.
+struct InputErrors {
+  std::vector<float> squares, errors;
+};
+
 // Input channels. Point j is of columns [j * span, (j + 1) * span); without statistics, `before` and `after` are empty,
 // without smoothing `smoothing_*` and `after`.
 struct InputChannels {

@@ -31,6 +31,8 @@ class InputObserver {
  public:
   virtual ~InputObserver() = default;
   virtual Status see(const LinearModule& linear, const float* x, std::int64_t stride, std::int64_t rows) = 0;
+  // All tokens have passed the block.
+  virtual Status finish_block(std::size_t /*block*/) { return {}; }
 };
 
 class Forward {

@@ -38,19 +38,21 @@ std::uint64_t ModelRun::states_bytes() const {
 }
 
 // Of everything that decides the states.
-Result<std::uint64_t> ModelRun::key() const {
+Result<std::uint64_t> ModelRun::key(std::string_view purpose) const {
   const auto files = weights_->fingerprints();
   if (!files.ok()) return files.status();
   io::Hash hash;
   hash.add(KVANT_VERSION);
+  hash.add(purpose);
   hash.add(files->dump());
   hash.add(std::as_bytes(std::span(text_->ids)));
   hash.add(std::as_bytes(std::span(text_->lengths)));
   return hash.value();
 }
 
-Status ModelRun::start(const RunMemory& memory, const io::ScratchFolder* folder, const std::string& name, bool resume) {
-  const auto made_key = folder == nullptr ? Result<std::uint64_t>(0) : key();
+Status ModelRun::start(const RunMemory& memory, const io::ScratchFolder* folder, const std::string& name,
+                       std::string_view purpose, bool resume) {
+  const auto made_key = folder == nullptr ? Result<std::uint64_t>(0) : key(purpose);
   if (!made_key.ok()) return made_key.status();
   batch_rows_ = memory.batch_rows;
   auto forward = Forward::make(*stream_, *weights_, *network_, std::max(batch_rows_, text_->longest()));
@@ -66,14 +68,16 @@ Status ModelRun::start(const RunMemory& memory, const io::ScratchFolder* folder,
 
 std::uint64_t ModelRun::work() const { return text_->ids.size() * (network_->blocks.size() - blocks_done()); }
 
-template <class Each>
-Status ModelRun::pass(const Each& each) {
+template <class Each, class Finish>
+Status ModelRun::pass(const Each& each, const Finish& finish) {
   for (const Batch& batch : batches_of(*text_, batch_rows_)) {
     const auto rows = states_->rows(batch.first_row, batch.rows);
     if (!rows.ok()) return rows.status();
     if (Status s = each(batch, *rows); !s.ok()) return s;
     if (Status s = states_->put_back(); !s.ok()) return s;
   }
+  // What was learned of the block is safe before the block counts as done.
+  if (Status s = finish(); !s.ok()) return s;
   return states_->finish_pass();
 }
 
@@ -82,21 +86,22 @@ Status ModelRun::run_blocks(base::Progress& progress, InputObserver* observer) {
     return std::span(text_->lengths).subspan(batch.first, batch.count);
   };
   if (!states_->blocks_done()) {
-    const Status embedded = pass([&](const Batch& batch, float* states) {
+    const auto embed = [&](const Batch& batch, float* states) {
       const auto ids = std::span(text_->ids)
                            .subspan(static_cast<std::size_t>(batch.first_row), static_cast<std::size_t>(batch.rows));
       return forward_->embed(ids, lengths_of(batch), states);
-    });
-    if (!embedded.ok()) return embedded;
+    };
+    if (Status s = pass(embed, [] { return Status(); }); !s.ok()) return s;
   }
   while (blocks_done() < network_->blocks.size()) {
     if (Status s = forward_->load_block(blocks_done()); !s.ok()) return s;
-    const Status done = pass([&](const Batch& batch, float* states) -> Status {
+    const auto run = [&](const Batch& batch, float* states) -> Status {
       if (Status s = forward_->run_block(lengths_of(batch), states, observer); !s.ok()) return s;
       progress.advance(static_cast<std::uint64_t>(batch.rows));
       return {};
-    });
-    if (!done.ok()) return done;
+    };
+    const auto finish = [&] { return observer == nullptr ? Status() : observer->finish_block(blocks_done()); };
+    if (Status s = pass(run, finish); !s.ok()) return s;
   }
   forward_->unload();
   return {};

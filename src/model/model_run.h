@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/progress.h"
@@ -41,8 +42,9 @@ class ModelRun {
   std::uint64_t states_bytes() const;
 
   // Before run_blocks(). With a folder the states of every finished block are saved as "NAME…"; with `resume` those of
-  // an earlier run of the same files and text are taken.
-  Status start(const RunMemory& memory, const io::ScratchFolder* folder, const std::string& name, bool resume);
+  // an earlier run of the same files and text, and for the same purpose, are taken.
+  Status start(const RunMemory& memory, const io::ScratchFolder* folder, const std::string& name,
+               std::string_view purpose, bool resume);
   std::size_t blocks_done() const { return static_cast<std::size_t>(states_->blocks_done().value_or(0)); }
   // Tokens times blocks: what run_blocks() will advance the progress by.
   std::uint64_t work() const;
@@ -54,10 +56,10 @@ class ModelRun {
 
  private:
   ModelRun() = default;
-  Result<std::uint64_t> key() const;
-  // Calls each(batch, states) for all batches, and keeps the states that it leaves.
-  template <class Each>
-  Status pass(const Each& each);
+  Result<std::uint64_t> key(std::string_view purpose) const;
+  // Calls each(batch, states) for all batches, then finish(), and keeps the states that they leave.
+  template <class Each, class Finish>
+  Status pass(const Each& each, const Finish& finish);
 
   const TokenText* text_ = nullptr;
   std::unique_ptr<const Weights> weights_;

@@ -348,18 +348,28 @@ Result<Network> make_network(const io::Json& config, const Modules& modules) {
   return NetworkMaker(config, modules).make();
 }
 
-std::vector<const LinearModule*> linears_of(const Step& step) {
-  std::vector<const LinearModule*> linears;
-  if (const auto* heads = std::get_if<HeadsStep>(&step))
-    for (const LinearModule& linear : heads->linears) linears.push_back(&linear);
-  if (const auto* one = std::get_if<LinearStep>(&step)) linears.push_back(&one->linear);
+std::vector<std::vector<const LinearModule*>> readers_of(const Step& step) {
+  std::vector<std::vector<const LinearModule*>> readers;
+  const auto add_group = [&](const std::vector<LinearModule>& linears) {
+    std::vector<const LinearModule*>& group = readers.emplace_back();
+    for (const LinearModule& linear : linears) group.push_back(&linear);
+  };
+  if (const auto* heads = std::get_if<HeadsStep>(&step)) add_group(heads->linears);
+  if (const auto* one = std::get_if<LinearStep>(&step)) readers.push_back({&one->linear});
   if (const auto* mlp = std::get_if<MlpStep>(&step)) {
-    if (mlp->router) linears.push_back(&*mlp->router);
+    if (mlp->router) readers.push_back({&*mlp->router});
     for (const Expert& expert : mlp->experts) {
-      for (const LinearModule& linear : expert.inputs) linears.push_back(&linear);
-      linears.push_back(&expert.output);
+      add_group(expert.inputs);
+      readers.push_back({&expert.output});
     }
   }
+  return readers;
+}
+
+std::vector<const LinearModule*> linears_of(const Step& step) {
+  std::vector<const LinearModule*> linears;
+  for (const std::vector<const LinearModule*>& group : readers_of(step))
+    linears.insert(linears.end(), group.begin(), group.end());
   return linears;
 }
 

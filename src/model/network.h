@@ -115,7 +115,9 @@ struct Network {
 // know, a module that is missing.
 Result<Network> make_network(const io::Json& config, const Modules& modules);
 
-// Every linear of a step, in order. Experts one after the other.
+// The linears of a step, in order, experts one after the other; those that read the same rows together.
+std::vector<std::vector<const LinearModule*>> readers_of(const Step& step);
+// The same one by one.
 std::vector<const LinearModule*> linears_of(const Step& step);
 
 }  // namespace kvant::model

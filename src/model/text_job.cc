@@ -16,8 +16,6 @@ constexpr std::uint64_t kThreadMemory = std::uint64_t{1} << 20;
 constexpr std::uint64_t kTokenMemory = 16, kPredictionMemory = 64;
 // A machine that does not say how much memory it has.
 constexpr std::uint64_t kUnknownMemory = std::uint64_t{1} << 30;
-// More tokens at a time make nothing faster.
-constexpr std::int64_t kMaxRows = 2048;
 
 std::uint64_t megabytes_up(std::uint64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; }
 
@@ -68,7 +66,9 @@ Result<TextJob> TextJob::begin(const Stream& stream, std::vector<ModelRun>& runs
     job.folder_ = std::make_unique<io::ScratchFolder>(std::move(folder).value());
   }
   for (std::size_t i = 0; i < runs.size(); ++i)
-    if (Status s = runs[i].start(memory, job.folder_.get(), base::text("states-{}", i), options.resume); !s.ok())
+    if (Status s =
+            runs[i].start(memory, job.folder_.get(), base::text("states-{}", i), options.purpose, options.resume);
+        !s.ok())
       return s;
   job.memory_at_the_end_ = max_memory - kept();
   return job;

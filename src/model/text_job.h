@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "io/scratch_folder.h"
@@ -21,8 +22,12 @@ class TextJob {
     std::uint64_t beside_block = 0;      // what the caller holds while a block runs
     std::uint64_t at_the_end = 0;        // what it needs at least when all blocks have run
     std::filesystem::path scratch = {};  // empty: nothing is saved
+    std::string purpose = {};            // states that were saved for another are not taken
     bool resume = false;
   };
+  // More tokens at a time make nothing faster.
+  static constexpr std::int64_t kMaxRows = 2048;
+
   // Decides what is in memory, opens the folder, and starts the runs (ModelRun::start()). The states of all runs are
   // kept to the end. Refuses a limit of memory that is too small, with what would do.
   static Result<TextJob> begin(const Stream& stream, std::vector<ModelRun>& runs, const TokenText& text,

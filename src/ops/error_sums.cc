@@ -28,6 +28,13 @@ ErrorSums::Sums& ErrorSums::Sums::operator+=(const Sums& other) {
   return *this;
 }
 
+ErrorSums::OutputLoss& ErrorSums::OutputLoss::operator+=(const OutputLoss& other) {
+  outputs += other.outputs;
+  weight_errors += other.weight_errors;
+  input_errors += other.input_errors;
+  return *this;
+}
+
 Result<ErrorSums> ErrorSums::select(const Stream& stream, const PlanPreference& preference) {
   if (Status s = ops::check_cpu_stream(kWho, stream, "copy the weights to the host"); !s.ok()) return s;
   const auto target = ops::target_of(kWho, stream, preference);
@@ -71,6 +78,14 @@ ErrorSums::Loss ErrorSums::loss(const T* weights, const std::int8_t* codes, std:
   kernel<T>().loss(stretch_of(finite, finite_codes, count, scale, zero_point), q_max, loss);
   loss.at_ends -= left_out_at_ends;
   loss.non_finite = left_out;
+  return loss;
+}
+
+template <class T>
+ErrorSums::OutputLoss ErrorSums::output_loss(const T* weights, const std::int8_t* codes, std::size_t count, float scale,
+                                             std::int32_t zero_point, const float* m, const float* n) const {
+  OutputLoss loss;
+  kernel<T>().output_loss(stretch_of(weights, codes, count, scale, zero_point), m, n, loss);
   return loss;
 }
 
@@ -133,6 +148,8 @@ ErrorSums::Values ErrorSums::values(const T* x, std::size_t count) const {
 }
 
 template ErrorSums::Loss ErrorSums::loss(const float*, const std::int8_t*, std::size_t, float, std::int32_t, int) const;
+template ErrorSums::OutputLoss ErrorSums::output_loss(const float*, const std::int8_t*, std::size_t, float,
+                                                      std::int32_t, const float*, const float*) const;
 template void ErrorSums::error_magnitudes(const float*, const std::int8_t*, std::size_t, float, std::int32_t,
                                           double*) const;
 template std::size_t ErrorSums::place_of_error(const float*, const std::int8_t*, std::size_t, float, std::int32_t,
@@ -145,6 +162,8 @@ template void ErrorSums::raise_to_magnitudes(const float*, std::size_t, float*) 
 template ErrorSums::Values ErrorSums::values(const float*, std::size_t) const;
 template ErrorSums::Loss ErrorSums::loss(const double*, const std::int8_t*, std::size_t, float, std::int32_t,
                                          int) const;
+template ErrorSums::OutputLoss ErrorSums::output_loss(const double*, const std::int8_t*, std::size_t, float,
+                                                      std::int32_t, const float*, const float*) const;
 template void ErrorSums::error_magnitudes(const double*, const std::int8_t*, std::size_t, float, std::int32_t,
                                           double*) const;
 template std::size_t ErrorSums::place_of_error(const double*, const std::int8_t*, std::size_t, float, std::int32_t,

@@ -314,6 +314,22 @@ std::vector<double> Observer::max_abs() const {
   return magnitudes;
 }
 
+Result<ObserverHistogram> Observer::histogram(std::int64_t segment) const {
+  if (!impl_->fault.ok()) return impl_->fault;
+  if (!keeps_histograms(impl_->descriptor))
+    return invalid_problem("observer: {} keeps no histogram", name(impl_->descriptor.kind));
+  if (segment < 0 || static_cast<std::size_t>(segment) >= impl_->segments())
+    return invalid_problem("observer: segment {} is not one of {} that were observed", segment, impl_->segments());
+  const ops::Histogram kept(impl_->histograms, static_cast<std::size_t>(segment));
+  ObserverHistogram histogram{.exponent = kept.exponent, .counts = {}, .zeros = kept.zeros()};
+  try {
+    for (std::int32_t s = -kept.bins.half; s < kept.bins.half; ++s) histogram.counts.push_back(kept.nonzeros(s));
+  } catch (const std::bad_alloc&) {
+    return impl_->out_of_memory(static_cast<std::int64_t>(impl_->segments()));
+  }
+  return histogram;
+}
+
 std::int64_t Observer::observed() const { return impl_->observed; }
 std::int64_t Observer::ignored() const { return impl_->ignored; }
 const ObserverDescriptor& Observer::descriptor() const { return impl_->descriptor; }

@@ -60,7 +60,7 @@ class ModelRunTest : public testing::Test {
                              std::size_t* blocks_before = nullptr) {
     auto run = open();
     EXPECT_TRUE(run.ok()) << run.status().message();
-    EXPECT_TRUE(run->start(memory, folder, "states", resume).ok());
+    EXPECT_TRUE(run->start(memory, folder, "states", "test", resume).ok());
     if (blocks_before != nullptr) *blocks_before = run->blocks_done();
     base::Silence silence;
     const Status done = run->run_blocks(silence);
@@ -91,7 +91,7 @@ TEST_F(ModelRunTest, GoesOnAfterTheLastFinishedBlock) {
         const io::ScratchFolder saved = folder(false);
         auto run = open();
         ASSERT_TRUE(run.ok());
-        ASSERT_TRUE(run->start(memory, &saved, "states", false).ok());
+        ASSERT_TRUE(run->start(memory, &saved, "states", "test", false).ok());
         base::Silence silence;
         Stop stop(calls);
         ASSERT_EQ(run->run_blocks(silence, &stop).message(), "stopped");
@@ -152,7 +152,7 @@ TEST_F(ModelRunTest, StatesOfAnotherTextAreNotTaken) {
   auto run = open(other);
   ASSERT_TRUE(run.ok());
   const io::ScratchFolder saved = folder(true);
-  ASSERT_TRUE(run->start({.batch_rows = 64, .states_in_memory = true}, &saved, "states", true).ok());
+  ASSERT_TRUE(run->start({.batch_rows = 64, .states_in_memory = true}, &saved, "states", "test", true).ok());
   EXPECT_EQ(run->blocks_done(), 0u);
 }
 

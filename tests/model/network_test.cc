@@ -72,6 +72,25 @@ TEST(Network, OfEveryFamilyHasItsSteps) {
   EXPECT_EQ(bert->embedding_norm, "embeddings.LayerNorm");
 }
 
+TEST(Network, KnowsWhoReadsTheSame) {
+  const auto groups_of = [](const model::Network& network) {
+    std::string all;
+    for (const model::Step& step : network.blocks[0].steps)
+      for (const auto& readers : model::readers_of(step)) {
+        all += all.empty() ? "" : ", ";
+        for (const model::LinearModule* linear : readers)
+          all += (linear == readers.front() ? "" : " ") + std::string(format::last_component(linear->module));
+      }
+    return all;
+  };
+  const auto llama = network_of(llama_model(llama_config()));
+  ASSERT_TRUE(llama.ok()) << llama.status().message();
+  EXPECT_EQ(groups_of(*llama), "q_proj k_proj v_proj, o_proj, gate_proj up_proj, down_proj");
+  const auto mixtral = network_of(mixtral_model());
+  ASSERT_TRUE(mixtral.ok()) << mixtral.status().message();
+  EXPECT_EQ(groups_of(*mixtral).substr(0, 51), "q_proj k_proj v_proj, o_proj, gate, w1 w3, w2, w1 w");
+}
+
 TEST(Network, LayersSayWhetherTheySeeAWindow) {
   io::Json config = llama_config("qwen2");
   config["sliding_window"] = 7;

@@ -73,6 +73,57 @@ TEST(ErrorSums, AreTheSameBitsOnEveryInstructionSet) {
   }
 }
 
+TEST(ErrorSums, OutputLossIsWeightedByColumns) {
+  for (std::size_t count = 0; count <= 70; ++count) {
+    const std::vector<double> values = random_values(count, static_cast<std::uint32_t>(count));
+    const std::vector<float> floats(values.begin(), values.end());
+    std::vector<std::int8_t> codes(count);
+    std::vector<float> m(count), n(count);
+    ErrorSums::OutputLoss want;
+    for (std::size_t i = 0; i < count; ++i) {
+      codes[i] = static_cast<std::int8_t>(static_cast<int>(i * 37 % 256) - 128);
+      m[i] = static_cast<float>(i % 5) + 0.25f;
+      n[i] = static_cast<float>(i % 3) * 0.125f;
+      const double v = static_cast<double>(0.01f) * (codes[i] + 3), e = values[i] - v;
+      want += {static_cast<double>(m[i]) * values[i] * values[i], static_cast<double>(m[i]) * e * e,
+               static_cast<double>(n[i]) * v * v};
+    }
+    const auto check = [&](const auto* w) {
+      const ErrorSums::OutputLoss reference =
+          every_kind().back().output_loss(w, codes.data(), count, 0.01f, -3, m.data(), n.data());
+      for (const ErrorSums& sums : every_kind()) {
+        const ErrorSums::OutputLoss got = sums.output_loss(w, codes.data(), count, 0.01f, -3, m.data(), n.data());
+        EXPECT_EQ(got.outputs, reference.outputs) << count;
+        EXPECT_EQ(got.weight_errors, reference.weight_errors) << count;
+        EXPECT_EQ(got.input_errors, reference.input_errors) << count;
+        EXPECT_NEAR(got.outputs, want.outputs, 1e-12 * want.outputs) << count;
+        EXPECT_NEAR(got.weight_errors, want.weight_errors, 1e-12 * want.weight_errors) << count;
+        EXPECT_NEAR(got.input_errors, want.input_errors, 1e-12 * want.input_errors) << count;
+      }
+    };
+    check(floats.data());
+    check(values.data());
+  }
+}
+
+TEST(ErrorSums, CellsOfOneColumnAreItsErrors) {
+  for (std::size_t count = 0; count <= 70; ++count) {
+    const std::vector<double> values = random_values(count, static_cast<std::uint32_t>(count));
+    const std::vector<float> floats(values.begin(), values.end());
+    constexpr std::int32_t kZeroPoint = 70000;  // as an activation far from 0 has it
+    std::vector<std::int8_t> codes(count, 5);
+    for (const ErrorSums& sums : every_kind()) {
+      std::vector<double> errors(count + 1, 1);
+      sums.add_cell_errors(floats.data(), codes.data(), count, 0.01f, kZeroPoint, 0, 1, errors.data());
+      for (std::size_t i = 0; i < count; ++i) {
+        const double e = values[i] - static_cast<double>(0.01f) * (5 - kZeroPoint);
+        EXPECT_EQ(errors[i], 1 + e * e) << count << " column " << i;
+      }
+      EXPECT_EQ(errors[count], 1) << count;
+    }
+  }
+}
+
 TEST(ErrorSums, DrawingsHaveTheSameBitsToo) {
   constexpr std::size_t kBins = 256, kCell = 8;
   for (std::size_t count = 0; count <= 300; count += count < 70 ? 1 : 23) {

@@ -931,6 +931,26 @@ TEST(Refusals, OfBatchesChangeNothing) {
   }
 }
 
+TEST(Histograms, CountEveryValueOnce) {
+  Observer o = observer({.kind = ObserverKind::percentile, .scope = PerChannel{1}, .bins = 16});
+  const std::vector<float> x = {0.5f, -1, 0, -4, -0.25f, 3.75f, 0, 0, 0.49f, 0};
+  ASSERT_TRUE(o.observe(Stream::cpu(1), TensorRef<float>(x.data(), {5, 2})).ok());
+  // Values below 1 in steps of 1/8, and below 8 in steps of 1.
+  const auto first = o.histogram(0), second = o.histogram(1);
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(first->exponent, 0);
+  EXPECT_EQ(first->zeros, 2);
+  EXPECT_EQ(first->counts, (std::vector<std::int64_t>{0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0}));
+  EXPECT_EQ(second->exponent, 3);
+  EXPECT_EQ(second->zeros, 2);
+  EXPECT_EQ(second->counts, (std::vector<std::int64_t>{0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0}));
+  EXPECT_TRUE(invalid(o.histogram(2).status(), "observer: segment 2 is not one of 2 that were observed"));
+  EXPECT_TRUE(invalid(o.histogram(-1).status(), "observer: segment -1 is not one of 2 that were observed"));
+  EXPECT_TRUE(invalid(observer({.kind = ObserverKind::mse}).histogram().status(),
+                      "observer: segment 0 is not one of 0 that were observed"));
+  EXPECT_TRUE(invalid(observer({}).histogram().status(), "observer: min_max keeps no histogram"));
+}
+
 TEST(Refusals, OfParametersWithoutBatches) {
   for (const ObserverKind kind : kKinds)
     EXPECT_TRUE(invalid(observer({.kind = kind}).parameters().status(),

@@ -113,6 +113,14 @@ inline NetworkFixture llama_model(io::Json config, io::DType dtype = io::DType::
   return model;
 }
 
+// Three experts, two for each token.
+inline NetworkFixture mixtral_model() {
+  io::Json config = llama_config("mixtral");
+  config["num_local_experts"] = 3;
+  config["num_experts_per_tok"] = 2;
+  return llama_model(config);
+}
+
 inline NetworkFixture gpt2_model() {
   using F = NetworkFixture;
   F model({{"model_type", "gpt2"},

@@ -209,7 +209,7 @@ class ResumeTest(ToolTest):
         del found["command"]
         return found
 
-    def interrupt(self, at, *more):
+    def interrupt(self, command, at):
         """Kills the run before the call `at` that changes a file; None: never. Returns the calls that it came to."""
         calls = []
 
@@ -219,8 +219,7 @@ class ResumeTest(ToolTest):
                 return at is None or len(calls) <= at
             return True
 
-        command = [BINARY, "eval", *self.arguments, "--scratch", self.scratch, *more]
-        code, said = syscalls.trace(command, before, environment())
+        code, said = syscalls.trace([BINARY, *map(str, command)], before, environment())
         self.assertIn(code, (0,) if at is None else (0, -signal.SIGKILL), said)
         return calls
 
@@ -228,14 +227,36 @@ class ResumeTest(ToolTest):
     def test_killed_at_every_call(self):
         expected = self.figures(self.evaluate())
         self.assertFalse(os.path.exists(self.scratch))
-        calls = self.interrupt(None)
+        command = ["eval", *self.arguments, "--scratch", self.scratch]
+        calls = self.interrupt(command, None)
         # Embeddings and two blocks of two models: states, mark, and the shortening of the file.
         self.assertGreaterEqual(len(calls), 2 * 3 * 3)
         for at in range(len(calls)):
-            self.interrupt(at)
-            self.interrupt(at // 2, "--resume")
+            self.interrupt(command, at)
+            self.interrupt([*command, "--resume"], at // 2)
             self.assertEqual(self.figures(self.evaluate("--resume")), expected, calls[at])
             self.assertFalse(os.path.exists(self.scratch), calls[at])
+
+    @unittest.skipUnless(syscalls.available(), "ptrace is not permitted here")
+    def test_calibrate_killed_at_every_call(self):
+        out = self.path("stats.safetensors")
+        command = ["calibrate", self.source, "--tokens", self.path("ids.txt"), "--length", LENGTH, "-o", out, "--hessian",
+                   "--threads", "1", "--force"]
+        self.assert_done(run(*command))
+        with open(out, "rb") as file:
+            expected = file.read()
+        calls = self.interrupt(command, None)
+        for at in range(0, len(calls), 2):
+            os.remove(out)
+            self.interrupt(command, at)
+            self.interrupt([*command, "--resume"], at // 2)
+            # Without Hessians it is another calibration, and begins again.
+            if at % 8 == 0:
+                self.interrupt([x for x in command if x != "--hessian"] + ["--resume"], at // 3)
+            self.assert_done(run(*command, "--resume"))
+            with open(out, "rb") as file:
+                self.assertEqual(file.read(), expected, calls[at])
+            self.assertFalse(os.path.exists(out + ".scratch"), calls[at])
 
     def test_the_default_folder_is_found_again_and_removed(self):
         folder = os.path.join(CACHE, "kvant")
@@ -251,34 +272,186 @@ class ResumeTest(ToolTest):
         self.assert_refused(run("eval", *self.arguments, "--scratch", self.folder), "which is no scratch file")
 
 
+def int8_values(row, asymmetric):
+    """What comes back of a token that was quantized to int8 by its own range."""
+    least, most = min(row), max(row)
+    scale = c.round_f32((most - least) / 255 if asymmetric else max(-least, most) / 127)
+    zero_point = -128 - round(least / scale) if asymmetric else 0
+    return [scale * (min(max(round(x / scale) + zero_point, -128), 127) - zero_point) for x in row]
+
+
 class CalibrateTest(ToolTest):
-    def test_statistics_beside_plain_python(self):
-        made = model()
-        source = c.write_folder(self.path("model"), made)
-        tokens = self.put("ids.txt", ",".join(map(str, IDS)).encode())
-        files = [self.path(f"stats{threads}.safetensors") for threads in (1, 3)]
-        for threads, file in zip((1, 3), files):
-            self.assert_done(run("calibrate", source, "--tokens", tokens, "--length", str(LENGTH), "-o", file,
-                                 "--threads", str(threads)))
-        with open(files[0], "rb") as one, open(files[1], "rb") as three:
-            self.assertEqual(one.read(), three.read())
-        plain = PlainLlama(made)
+    def setUp(self):
+        super().setUp()
+        self.model = model()
+        self.source = c.write_folder(self.path("model"), self.model)
+        self.tokens = self.put("ids.txt", ",".join(map(str, IDS)).encode())
+
+    def calibrate(self, name, *arguments, env=None):
+        file = self.path(name)
+        self.assert_done(run("calibrate", self.source, "--tokens", self.tokens, "--length", LENGTH, "-o", file, *arguments,
+                             env=env))
+        return file
+
+    def plain_inputs(self):
+        plain = PlainLlama(self.model)
         for ids in sequences():
             plain.logits(ids)
-        stats, metadata = c.read_safetensors(files[0])
+        return plain.inputs
+
+    def assert_close(self, got, wanted, what):
+        self.assertEqual(len(got), len(wanted), what)
+        for i, (a, b) in enumerate(zip(got, wanted)):
+            self.assertAlmostEqual(a, b, delta=1e-5 * max(abs(b), 1), msg=f"{what} {i}")
+
+    def test_statistics_beside_plain_python(self):
+        stats, metadata = c.read_safetensors(self.calibrate("stats.safetensors"))
+        inputs = self.plain_inputs()
         self.assertEqual(metadata["tokens"], str(len(IDS)))
-        self.assertEqual({name.rsplit(".", 1)[0] for name in stats}, set(plain.inputs))
-        for module, rows in plain.inputs.items():
+        self.assertEqual({name.rsplit(".", 1)[0] for name in stats}, set(inputs))
+        for module, rows in inputs.items():
+            self.assertEqual(stats[f"{module}.count"].values(), [len(rows)])
             for what, value_of in (("absmax", lambda v: max(map(abs, v))), ("min", min), ("max", max),
                                    ("mean_square", lambda v: sum(x * x for x in v) / len(v))):
+                self.assert_close(stats[f"{module}.{what}"].values(), [value_of(v) for v in zip(*rows)], f"{module}.{what}")
+            for what, asymmetric in (("int8_error", False), ("int8_asymmetric_error", True)):
+                errors = [[(x - v) ** 2 for x, v in zip(row, int8_values(row, asymmetric))] for row in rows]
+                wanted = [sum(v) / len(v) for v in zip(*errors)]
                 got = stats[f"{module}.{what}"].values()
-                for channel, values in enumerate(zip(*rows)):
-                    want = value_of(values)
-                    self.assertAlmostEqual(got[channel], want, delta=1e-5 * max(abs(want), 1), msg=f"{module}.{what}")
-        self.assert_refused(run("calibrate", source, "--tokens", tokens, "-o", files[0]), "exists already")
-        self.assert_done(run("calibrate", source, "--tokens", tokens, "-o", files[0], "--force"))
-        self.assert_done(run("quantize", source, "-o", self.path("static"), "--scheme", "w8a8-static", "--stats", files[0]))
-        self.assert_refused(run("calibrate", self.path("static"), "--tokens", tokens, "-o", self.path("x")), "is quantized")
+                self.assertEqual(len(got), len(wanted))
+                for a, b in zip(got, wanted):
+                    self.assertAlmostEqual(a, b, delta=1e-3 * max(wanted), msg=f"{module}.{what}")
+
+    def test_histograms(self):
+        stats, metadata = c.read_safetensors(self.calibrate("stats.safetensors"))
+        for module, rows in self.plain_inputs().items():
+            first = metadata.get(module + ".same_input_as", module)
+            counts = stats[first + ".histogram"].values()
+            limit, = stats[first + ".histogram_limit"].values()
+            zeros, bins = counts.pop(), len(counts)
+            self.assertEqual(sum(counts) + zeros, sum(map(len, rows)))
+            largest = max(stats[module + ".absmax"].values())
+            self.assertEqual(math.frexp(limit)[0], 0.5)
+            self.assertTrue(limit / 2 <= largest < limit)
+            # A value that is next to an edge may be on either side of it.
+            places = [(x + limit) / (2 * limit) * bins for row in rows for x in row]
+            for edge in range(0, bins, 64):
+                least, most = [sum(p < edge + slack for p in places) for slack in (-0.01, 0.01)]
+                below = sum(counts[:edge]) + (zeros if edge > bins // 2 else 0)
+                self.assertTrue(least <= below <= most, f"{module} {edge}: {least} {below} {most}")
+
+    def test_linears_of_one_input_share_what_is_large(self):
+        stats, metadata = c.read_safetensors(self.calibrate("stats.safetensors", "--hessian"))
+        block = "model.layers.0."
+        for module, first in (("self_attn.k_proj", "self_attn.q_proj"), ("self_attn.v_proj", "self_attn.q_proj"),
+                              ("mlp.up_proj", "mlp.gate_proj")):
+            self.assertEqual(metadata[f"{block}{module}.same_input_as"], block + first)
+            self.assertIn(f"{block}{module}.absmax", stats)
+            for what in ("hessian", "histogram", "histogram_limit"):
+                self.assertNotIn(f"{block}{module}.{what}", stats)
+        for module, rows in self.plain_inputs().items():
+            first = metadata.get(module + ".same_input_as", module)
+            self.assertNotIn(first + ".same_input_as", metadata)
+            matrix = stats[first + ".hessian"].rows()
+            self.assertEqual(matrix, [list(column) for column in zip(*matrix)])
+            columns = list(zip(*rows))
+            wanted = [[sum(a * b for a, b in zip(x, y)) for y in columns] for x in columns]
+            largest = max(max(map(abs, row)) for row in wanted)
+            for got, want in zip(matrix, wanted):
+                for a, b in zip(got, want):
+                    self.assertAlmostEqual(a, b, delta=1e-5 * largest, msg=module)
+
+    def test_the_same_bytes_for_any_threads_and_instruction_set(self):
+        for flags in ([], ["--hessian"]):
+            one = self.calibrate("one", "--force", "--threads", "1", *flags)
+            with open(one, "rb") as file:
+                wanted = file.read()
+            for threads, isa in ((3, None), (2, "scalar")):
+                other = self.calibrate("other", "--force", "--threads", threads, *flags, env={"KVANT_FORCE_ISA": isa})
+                with open(other, "rb") as file:
+                    self.assertEqual(file.read(), wanted, f"{threads} {isa} {flags}")
+
+    def test_nothing_else_is_left_behind(self):
+        before = sorted(os.listdir(self.path(".")))
+        self.calibrate("stats.safetensors", "--hessian")
+        self.assertEqual(sorted(os.listdir(self.path("."))), sorted([*before, "stats.safetensors"]))
+        # What a run that was killed has left goes too; a folder with anything else is not ours.
+        os.mkdir(self.path("stats.safetensors.scratch"))
+        for name in ("block-00000.scratch.partial", "block-00009.scratch"):
+            self.put(f"stats.safetensors.scratch/{name}", b"x")
+        self.calibrate("stats.safetensors", "--force")
+        self.assertFalse(os.path.exists(self.path("stats.safetensors.scratch")))
+        os.mkdir(self.path("stats.safetensors.scratch"))
+        self.put("stats.safetensors.scratch/mine.txt", b"x")
+        self.assert_refused(run("calibrate", self.source, "--tokens", self.tokens, "-o", self.path("stats.safetensors"), "--force"),
+                            "holds mine.txt, which is no scratch file")
+
+    def test_statistics_go_to_quantize(self):
+        file = self.calibrate("stats.safetensors", "--hessian")
+        self.assert_refused(run("calibrate", self.source, "--tokens", self.tokens, "-o", file), "exists already")
+        out = self.path("static")
+        self.assert_done(run("quantize", self.source, "-o", out, "--scheme", "w8a8-static", "--smooth", "--stats", file))
+        self.assert_refused(run("calibrate", out, "--tokens", self.tokens, "-o", self.path("x")), "is quantized")
+        self.put("file", b"x")
+        self.assert_refused(run("calibrate", self.source, "--tokens", self.tokens, "-o", self.path("file/x")), "file")
+
+    def test_compare_estimates_what_outputs_lose(self):
+        stats = self.calibrate("stats.safetensors")
+        known, _ = c.read_safetensors(stats)
+        inputs = self.plain_inputs()
+        for scheme in ("w8a8", "w8a8-static"):
+            out = self.path(scheme)
+            self.assert_done(run("quantize", self.source, "-o", out, "--scheme", scheme, "--stats", stats))
+            ran = self.assert_done(run("compare", self.source, out, "--stats", stats, "--json"))
+            tensors, _ = c.read_safetensors(os.path.join(out, "model.safetensors"))
+            layers = json.loads(ran.stdout)["quantized"][0]["layers"]
+            self.assertEqual(len(layers), 14)
+            for layer in layers:
+                module, rows = layer["module"], inputs[layer["module"]]
+                weights = self.model.tensors[module + ".weight"].rows()
+                codes, scales = tensors[module + ".weight"].rows(), tensors[module + ".weight_scale"].values()
+                values = [[scale * q for q in row] for scale, row in zip(scales, codes)]
+                square = known[module + ".mean_square"].values()
+                if scheme == "w8a8":
+                    error = known[module + ".int8_error"].values()
+                    quantized = [int8_values(row, False) for row in rows]
+                else:
+                    step, = tensors[module + ".input_scale"].values()
+                    error = [min(m, step * step / 12) for m in square]
+                    quantized = [[step * min(max(round(x / step), -128), 127) for x in row] for row in rows]
+                signal = noise = 0
+                for row, value in zip(weights, values):
+                    signal += sum(m * w * w for m, w in zip(square, row))
+                    noise += sum(m * (w - v) ** 2 + n * v * v for m, n, w, v in zip(square, error, row, value))
+                estimated = layer["estimated_output_sqnr_db"]
+                self.assertAlmostEqual(estimated, 10 * math.log10(signal / noise), delta=1e-4, msg=module)
+                # What the outputs really lose on these tokens. Channels are correlated a little.
+                signal = noise = 0
+                for x, xq in zip(rows, quantized):
+                    for row, value in zip(weights, values):
+                        y = sum(a * b for a, b in zip(row, x))
+                        signal += y * y
+                        noise += (y - sum(a * b for a, b in zip(value, xq))) ** 2
+                self.assertAlmostEqual(estimated, 10 * math.log10(signal / noise), delta=2, msg=module)
+        # What a token's codes cost after smoothing is not in the statistics.
+        out = self.path("smooth")
+        self.assert_done(run("quantize", self.source, "-o", out, "--smooth", "--stats", stats))
+        ran = self.assert_done(run("compare", self.source, out, "--stats", stats, "--json"))
+        for layer in json.loads(ran.stdout)["quantized"][0]["layers"]:
+            self.assertEqual(layer["estimated_output_sqnr_db"] is None, layer["smoothed"])
+        table = self.assert_done(run("compare", self.source, self.path("w8a8"), "--stats", stats)).stdout
+        self.assertIn("output dB", table)
+        self.assertNotIn("output dB", self.assert_done(run("compare", self.source, self.path("w8a8"))).stdout)
+
+    def test_a_broken_model_is_refused(self):
+        name = "model.layers.1.input_layernorm.weight"
+        values = self.model.tensors[name].values()
+        values[5] = math.inf
+        self.model.tensors[name] = c.Tensor.of(values, "F32")
+        broken = c.write_folder(self.path("broken"), self.model)
+        self.assert_refused(run("calibrate", broken, "--tokens", self.tokens, "-o", self.path("x")),
+                            "the input of 'model.layers.1.self_attn.q_proj' is not finite in channel 5")
+        self.assertFalse(os.path.exists(self.path("x")))
 
 
 if __name__ == "__main__":
