@@ -146,6 +146,8 @@ Result<Calibration> calibrate(const CalibrateOptions& options, base::Progress& p
                                                {"made_by", "kvant calibrate"},
                                                {"tokens", std::to_string(options.text.ids.size())},
                                                {"hessian", options.hessian ? "yes" : "no"}});
+  // A run that was killed while it removed its files has left some of them.
+  if (!parts.has_blocks(run.blocks_done())) run.begin_again();
   Collector collector(std::move(tools).value(), parts, network, options);
   progress.begin("calibrating", run.work(), base::Unit::tokens, network.blocks.size());
   if (Status s = run.run_blocks(progress, &collector); !s.ok()) return s;

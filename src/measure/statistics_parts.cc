@@ -1,6 +1,7 @@
 #include "measure/statistics_parts.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "base/refuse.h"
@@ -40,6 +41,13 @@ Status copy(const Place& place, std::vector<std::byte>& buffer, io::AtomicFile& 
 
 Status StatisticsParts::write_block(std::size_t block, std::span<const SeenInput> inputs) const {
   return write(block_name(block), inputs);
+}
+
+bool StatisticsParts::has_blocks(std::size_t count) const {
+  std::error_code error;
+  for (std::size_t block = 0; block < count; ++block)
+    if (!fs::exists(folder_.file(block_name(block)), error)) return false;
+  return true;
 }
 
 Status StatisticsParts::write_head(std::span<const SeenInput> inputs) const { return write(kHead, inputs); }

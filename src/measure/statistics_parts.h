@@ -32,6 +32,8 @@ class StatisticsParts {
 
   Status write_block(std::size_t block, std::span<const SeenInput> inputs) const;
   Status write_head(std::span<const SeenInput> inputs) const;
+  // Whether the first so many blocks have their parts.
+  bool has_blocks(std::size_t count) const;
 
   // Writes `output` in bounded memory from the parts of so many blocks, and of the head. Refuses a part that is missing
   // or of another run. Returns the names of the tensors.

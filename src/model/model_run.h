@@ -46,6 +46,8 @@ class ModelRun {
   Status start(const RunMemory& memory, const io::ScratchFolder* folder, const std::string& name,
                std::string_view purpose, bool resume);
   std::size_t blocks_done() const { return static_cast<std::size_t>(states_->blocks_done().value_or(0)); }
+  // Forgets the states that start() found.
+  void begin_again() { states_->forget(); }
   // Tokens times blocks: what run_blocks() will advance the progress by.
   std::uint64_t work() const;
   // From the embeddings, or from where an earlier run ended, to the last block. Gives up the weights.

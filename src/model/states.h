@@ -37,6 +37,9 @@ class States {
   // Nothing: there are no states yet; the first pass over the rows writes the embeddings, which are those of 0 blocks.
   std::optional<std::uint64_t> blocks_done() const { return done_; }
 
+  // Back to where there are no states yet.
+  void forget() { done_.reset(); }
+
   // Rows [first, first + count), to be read, or to be changed and put back. Valid until the next call.
   Result<float*> rows(std::int64_t first, std::int64_t count);
   // The rows that rows() gave last are now those of the next block. In order: each pass puts back all rows.

@@ -126,9 +126,26 @@ TEST(CompareJson, HasTheShapeOfTheSchema) {
     for (std::size_t i = 0; i < model["layers"].size(); ++i) {
       const io::Json& layer = model["layers"][i];
       const LayerLoss& loss = got->quantized[q].layers[i];
-      EXPECT_EQ(keys(layer), (Keys{"at_ends", "block", "columns", "cosine", "dead_channels", "input_ratio", "kind",
-                                   "largest_column", "largest_error", "largest_row", "module", "mse", "non_finite",
-                                   "outlier_channels", "output_sqnr_db", "rows", "saturated", "smoothed", "sqnr_db"}));
+      EXPECT_EQ(keys(layer), (Keys{"at_ends",
+                                   "block",
+                                   "columns",
+                                   "cosine",
+                                   "dead_channels",
+                                   "estimated_output_sqnr_db",
+                                   "input_ratio",
+                                   "kind",
+                                   "largest_column",
+                                   "largest_error",
+                                   "largest_row",
+                                   "module",
+                                   "mse",
+                                   "non_finite",
+                                   "outlier_channels",
+                                   "output_sqnr_db",
+                                   "rows",
+                                   "saturated",
+                                   "smoothed",
+                                   "sqnr_db"}));
       EXPECT_EQ(layer["module"], loss.module);
       EXPECT_EQ(layer["kind"], "up");
       EXPECT_EQ(layer["block"], *loss.block);
