@@ -385,7 +385,7 @@ class TableTest(BrowserTest):
                     s.dispatchEvent(new Event('input', {bubbles: true})); s.dispatchEvent(new Event('change', {bubbles: true}));""", option)
                 got = ask("""return heads().filter(h => h.dataset.key === arguments[0]).map(h =>
                           [h.dataset.q, seen(h), rows().every(r => seen(cell(r, h)))]);""", option)
-                self.assertEqual(sorted(got), [["0", True, True], ["1", True, True]])
+                self.assertEqual(sorted(got), [[str(q), True, True] for q in range(4)])
         self.open("demo")
         self.check_sorting("demo")
 
@@ -513,7 +513,7 @@ class ChartTest(BrowserTest):
         for name in ("one", "demo"):
             self.open(name)
             self.open_all_layers()
-            # demo: the plain and the smoothed one beside each other.
+            # demo: four checkpoints beside each other, one of them smoothed.
             for css in ("svg.histogram", "svg.channels", "svg.inputs", "svg.smoothing", "figure.strip"):
                 with self.subTest(name, chart=css):
                     charts = browser.find(f"section#worst div.layer {css}")
