@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "cli/messages.h"
 #include "cli/options.h"
 #include "cli/progress_bar.h"
+#include "cli/report/evaluation_page.h"
 #include "cli/report/report_file.h"
 #include "cli/sizes.h"
 #include "cli/table.h"
@@ -134,11 +136,11 @@ std::string shown_decibels(const std::optional<double>& db) { return db ? fmt::f
 // The loss of layers, on average.
 std::string mean_table(const measure::Comparison& comparison) {
   constexpr auto kRight = Column::Align::right;
-  Table table({{"mean SQNR of layers in dB", Column::Align::left, true},
+  Table table({{"SQNR in dB"},
                {"weights", kRight},
                {"outputs", kRight},
                {"worst output", kRight},
-               {"of", Column::Align::left, true}});
+               {"layer", Column::Align::left, true}});
   for (const measure::ModelLoss& loss : comparison.quantized) {
     const auto worst = std::ranges::min_element(
         loss.layers, {}, [](const measure::LayerLoss& layer) { return layer.output_sqnr_db.value_or(0); });
@@ -199,14 +201,17 @@ void print_files(const DemoFolder& folder, const fs::path& report) {
   files.add({"  " + shown(folder.held_out_text()), "text that it did not learn from"});
   for (const Recipe& recipe : kRecipes) files.add({"  " + shown(folder.path / recipe.name), std::string(recipe.what)});
   files.add({"  " + shown(report), "what each layer lost, for a browser"});
+  files.add({"  " + shown(folder.evaluation()), "what the model lost, for a browser"});
   print("\nfiles:" + files.text(Terminal::of(1)));
+  const std::string model = shown(folder.model()), first = shown(folder.path / kRecipes[0].name),
+                    last = shown(folder.path / std::rbegin(kRecipes)->name);
   print(
       fmt::format("\ntry next:\n"
-                  "  kvant eval {0} {1} --text README.md\n"
+                  "  kvant eval {0} {2} --text {3}\n"
                   "  kvant compare {0} {1} {2}\n"
                   "  kvant verify {1}\n"
                   "  kvant inspect {0} --stats\n",
-                  shown(folder.model()), shown(folder.path / kRecipes[0].name), shown(folder.path / kRecipes[1].name)));
+                  model, first, last, shown(folder.held_out_text())));
 }
 
 int run(const Options& options, const Request& request) {
@@ -238,8 +243,14 @@ int run(const Options& options, const Request& request) {
   const auto evaluation = evaluate(folder, options.threads, progress);
   progress.finish();
   if (!evaluation.ok()) return fail(evaluation.status());
+  const auto tokenizer = tokenizer_of(folder.model());
+  if (!tokenizer.ok()) return fail(tokenizer.status());
+  const EvaluationFacts evaluation_facts{request.command, &*tokenizer};
+  if (const Status s = write_page(folder.evaluation(), evaluation_page(*evaluation, evaluation_facts)); !s.ok())
+    return fail(s);
   if (options.json) {
-    print_json({{"comparison", comparison_json(*comparison, facts)}, {"evaluation", measure::to_json(*evaluation)}});
+    print_json({{"comparison", comparison_json(*comparison, facts)},
+                {"evaluation", evaluation_json(*evaluation, evaluation_facts)}});
     return kDone;
   }
   step("timing a linear layer");
@@ -250,11 +261,19 @@ int run(const Options& options, const Request& request) {
   step("");
   if (request.verbose) print(layer_table(*comparison) + "\n");
   print(mean_table(*comparison));
-  if (!request.quiet)
-    print("\n" + paragraph("SQNR: signal to quantization noise, higher is better; 6 dB are half the error. Outputs are "
-                           "what a layer computes for a text, with its activations quantized as well.",
+  if (!request.quiet) {
+    print("\n" +
+          paragraph("Means over layers, the worst output, and its layer. SQNR: signal to quantization noise, higher "
+                    "is better; 6 dB more are half the error. Outputs are what a layer computes for a text, with "
+                    "its activations quantized as well.",
+                    terminal));
+    print("\n" + paragraph(fmt::format("Over {} tokens of a text that the model did not learn from, the lower the "
+                                       "perplexity the better:",
+                                       grouped_digits(evaluation->tokens)),
                            terminal));
-  print("\n" + evaluation_text(*evaluation, terminal));
+  }
+  print("\n");
+  print(evaluation_text(*evaluation, terminal));
   print("\n" + *speed);
   if (!request.quiet) print_files(folder, report);
   return kDone;
@@ -268,7 +287,7 @@ Command demo_command() {
       .name = "demo",
       .description =
           "Show what kvant does, on a small language model that it brings along. Writes the model, collects statistics "
-          "of its activations, quantizes it to 8 and 4 bits, compares every layer, writes a report, evaluates all "
+          "of its activations, quantizes it to 8 and 4 bits, compares every layer, writes reports, evaluates all "
           "checkpoints on a text that the model did not learn from, and times the W8A8 linear against f32. Takes a few "
           "seconds.",
       .examples = kExamples,

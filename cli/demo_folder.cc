@@ -86,9 +86,10 @@ Status check_demo_folder(const DemoFolder& folder, std::span<const std::string_v
     if (std::ranges::find(checkpoints, name) != checkpoints.end()) return is_demo_checkpoint(path);
     if (path == folder.model()) return is_demo_model(path);
     if (is_report(path)) return true;
-    for (const fs::path& own : {folder.stats(), folder.held_out_text(), folder.calibration_text(), folder.report()})
-      if (path == io::partial_of(own) || (path == own && path != folder.report()))
-        return model_is_ours && is_regular(path);
+    for (const fs::path& own : {folder.report(), folder.evaluation()})
+      if (path == io::partial_of(own)) return model_is_ours && is_regular(path);
+    for (const fs::path& own : {folder.stats(), folder.held_out_text(), folder.calibration_text()})
+      if (path == own || path == io::partial_of(own)) return model_is_ours && is_regular(path);
     return false;
   };
   fs::directory_iterator entries(folder.path, error);

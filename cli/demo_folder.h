@@ -16,6 +16,7 @@ struct DemoFolder {
   std::filesystem::path model() const { return path / "model"; }
   std::filesystem::path stats() const { return path / "stats.safetensors"; }
   std::filesystem::path report() const { return path / "report.html"; }
+  std::filesystem::path evaluation() const { return path / "evaluation.html"; }
   std::filesystem::path held_out_text() const { return path / demo_held_out_text().name; }
   std::filesystem::path calibration_text() const { return path / demo_calibration_text().name; }
 };

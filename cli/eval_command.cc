@@ -8,9 +8,12 @@
 #include "cli/messages.h"
 #include "cli/options.h"
 #include "cli/progress_bar.h"
+#include "cli/report/evaluation_page.h"
+#include "cli/report/report_file.h"
 #include "cli/sizes.h"
 #include "cli/terminal.h"
 #include "cli/text_argument.h"
+#include "io/file.h"
 #include "io/json.h"
 #include "measure/evaluate.h"
 
@@ -21,16 +24,20 @@ struct Options {
   std::string original;
   std::vector<std::string> quantized;
   TextOptions text;
+  std::string report;
   int threads = 0;
   bool json = false;
 };
 
 constexpr const char* kExamples =
     "  kvant eval ./SmolLM2 ./SmolLM2-w8a8 ./SmolLM2-w4a16 --text held-out.txt\n"
+    "  kvant eval ./SmolLM2 ./SmolLM2-w4a16 --text held-out.txt --report eval.html\n"
     "  kvant eval ./SmolLM2 --text held-out.txt --length 2048     # the perplexity of one model\n"
     "  kvant eval ./SmolLM2 ./SmolLM2-w8a8 --tokens ids.txt --json | jq '.quantized[0].mean_kl'";
 
 int run(const Options& options, const Request& request) {
+  if (!options.report.empty())
+    if (const Status s = check_report_path(options.report); !s.ok()) return fail(s);
   auto text = read_text_for(options.original, options.text);
   if (!text.ok()) return fail(text.status());
   ProgressBar progress(request.quiet);
@@ -41,15 +48,21 @@ int run(const Options& options, const Request& request) {
                                             progress);
   progress.finish();
   if (!evaluation.ok()) return fail(evaluation.status());
+  // Ids came without a tokenizer, and then tokens are shown by them.
+  const auto tokenizer = tokenizer_of(options.original);
+  const EvaluationFacts facts{request.command, tokenizer.ok() ? &*tokenizer : nullptr};
   if (options.json) {
-    print_json(measure::to_json(*evaluation));
-    return kDone;
+    print_json(evaluation_json(*evaluation, facts));
+  } else {
+    if (!request.quiet)
+      print(fmt::format("{} tokens in {}\n\n", grouped_digits(evaluation->tokens),
+                        counted(evaluation->sequences, "sequence")));
+    print(evaluation_text(*evaluation, Terminal::of(1)));
   }
-  const Terminal terminal = Terminal::of(1);
-  if (!request.quiet)
-    print(fmt::format("{} in {}\n\n", fmt::format("{} tokens", grouped_digits(evaluation->tokens)),
-                      counted(evaluation->sequences, "sequence")));
-  print(evaluation_text(*evaluation, terminal));
+  if (!options.report.empty()) {
+    if (const Status s = write_page(options.report, evaluation_page(*evaluation, facts)); !s.ok()) return fail(s);
+    if (!options.json) print(fmt::format("\nreport  {}\n", io::printable(options.report)));
+  }
   return kDone;
 }
 
@@ -61,13 +74,15 @@ Command eval_command() {
       checkpoint_positional("ORIGINAL", options->original),
       {.name = "QUANTIZED", .help = "Quantized checkpoints of it", .to = &options->quantized, .is_path = true}};
   for (Argument& argument : text_arguments(options->text)) arguments.push_back(std::move(argument));
+  arguments.push_back(report_option(options->report, "Write an HTML page that shows what the model lost"));
   arguments.push_back(threads_option(options->threads));
   arguments.push_back(json_option(options->json));
   return {.name = "eval",
           .description =
               "Measure what the model lost. Runs the original and its quantized checkpoints over a text, "
               "block by block, and compares their predictions: perplexity, KL divergence, how often the "
-              "most likely token is the same. For encoders: the cosine between embeddings of sentences. "
+              "most likely token is the same. For encoders: the cosine between embeddings of sentences, and whether "
+              "sentences are as near to each other as before. "
               "The numbers are the same for any number of threads.",
           .examples = kExamples,
           .arguments = std::move(arguments),

@@ -10,7 +10,6 @@
 #include "io/file.h"
 #include "model/families.h"
 #include "model/model_facts.h"
-#include "model/tokenizer/tokenizer.h"
 
 namespace kvant::cli {
 namespace {
@@ -83,13 +82,17 @@ Result<model::TokenText> read_text_for(const std::filesystem::path& model, const
   }
   const auto text = io::read_text(options.text, kMaxTextBytes);
   if (!text.ok()) return text.status();
-  const auto tokenizer = model::Tokenizer::open(model / "tokenizer.json");
+  const auto tokenizer = tokenizer_of(model);
   if (!tokenizer.ok()) return tokenizer.status();
   if (is_encoder(model)) return read_lines(*tokenizer, *text, options);
   auto ids = tokenizer->encode(*text, true);
   if (!ids.ok())
     return Status(ids.status().code(), base::text("{}: {}", io::printable(options.text), ids.status().message()));
   return model::cut(std::move(ids).value(), options.length, options.max_tokens);
+}
+
+Result<model::Tokenizer> tokenizer_of(const std::filesystem::path& model) {
+  return model::Tokenizer::open(model / "tokenizer.json");
 }
 
 }  // namespace kvant::cli

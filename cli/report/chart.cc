@@ -109,10 +109,25 @@ Axis Extent::logarithmic(int count) const {
 }
 
 Axis Extent::either(int count) const {
-  if (least_ > 0 && largest_ > 20 * least_) return logarithmic(count);
+  if (least_ > 0 && largest_ > kFar * least_) return logarithmic(count);
   Extent from_zero = *this;
   from_zero.add(0);
   return from_zero.linear(count);
+}
+
+Axis counting_axis(std::size_t points, std::uint64_t span, std::uint64_t count) {
+  const double most = static_cast<double>(points) * static_cast<double>(span);
+  Axis axis{0, most > 0 ? most : 1, false, {}};
+  if (count <= 1) {
+    axis.ticks.push_back({0.5, "0"});
+    return axis;
+  }
+  Extent extent;
+  extent.add(0.0);
+  extent.add(static_cast<double>(count - 1));
+  for (const Tick& tick : extent.linear(4).ticks)
+    if (tick.value < most * 0.97 && tick.value == std::floor(tick.value)) axis.ticks.push_back(tick);
+  return axis;
 }
 
 std::string tick_label(double value) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,6 +28,9 @@ struct Axis {
   double place(double value) const;
 };
 
+// Numbers that are so many times as large as others would hide them on a linear axis.
+inline constexpr double kFar = 20;
+
 // Collects what is to be seen, then makes an axis that ends at round numbers. Numbers that are not finite do not count.
 class Extent {
  public:
@@ -40,7 +44,7 @@ class Extent {
   Axis linear(int count) const;
   // Of the positive ones: whole powers of ten, not more than about `count` of them.
   Axis logarithmic(int count) const;
-  // From 0, or logarithmic where the largest is more than 20 times the least.
+  // From 0, or logarithmic where the largest is more than kFar times the least.
   Axis either(int count) const;
 
  private:
@@ -49,6 +53,9 @@ class Extent {
   double largest_ = 0;
   double least_positive_ = 0;
 };
+
+// Numbers from 0 below a chart of `count` things whose points stand for `span` of them each.
+Axis counting_axis(std::size_t points, std::uint64_t span, std::uint64_t count);
 
 // "0", "12", "0.05", "2e-05", "20k"
 std::string tick_label(double value);

@@ -25,22 +25,6 @@ constexpr Panel kLower{.left = 40, .top = 98, .width = 312, .height = 70};
 constexpr std::array<std::uint32_t, 9> kHeat = {0x440154, 0x472d7b, 0x3b528b, 0x2c728e, 0x21918c,
                                                 0x28ae80, 0x5ec962, 0xaddc30, 0xfde725};
 
-// The numbers of channels below a chart whose points are `span` channels each.
-Axis channel_axis(std::size_t points, std::uint64_t span, std::uint64_t channels) {
-  const double most = static_cast<double>(points) * static_cast<double>(span);
-  Axis axis{0, most > 0 ? most : 1, false, {}};
-  if (channels <= 1) {
-    axis.ticks.push_back({0.5, "0"});
-    return axis;
-  }
-  Extent extent;
-  extent.add(0.0);
-  extent.add(static_cast<double>(channels - 1));
-  for (const Tick& tick : extent.linear(4).ticks)
-    if (tick.value < most * 0.97 && tick.value == std::floor(tick.value)) axis.ticks.push_back(tick);
-  return axis;
-}
-
 // A number of a chart's caption, for people who only look: how many channels one point stands for.
 std::string of_span(std::uint64_t span) {
   return span == 1 ? std::string() : fmt::format(" A point: {} channels.", span);
@@ -108,7 +92,7 @@ std::string exact_or_broken(const std::vector<double>& sqnr_db) {
 }
 
 std::string channels_figure(const measure::ChannelScales& channels, std::uint64_t rows, const LayerAxes& common) {
-  const Axis x = channel_axis(channels.largest.size(), channels.span, rows);
+  const Axis x = counting_axis(channels.largest.size(), channels.span, rows);
   std::string svg = open_svg(
       "channels", kWidth, kHeight, "Scale and SQNR of each output channel",
       fmt::format("data-span={} data-n={} data-least=\"{}\" data-largest=\"{}\" data-sqnr_db=\"{}\"", channels.span,
@@ -154,7 +138,7 @@ std::string inputs_figure(const measure::InputChannels& inputs, std::uint64_t co
       open_svg("inputs", kWidth, kHeight, "Largest activation of each input channel, before and after smoothing",
                fmt::format("data-span={} data-n={} data-before=\"{}\" data-after=\"{}\"", inputs.span, columns,
                            number_list(inputs.before), number_list(inputs.after)));
-  svg += axes(kPlot, channel_axis(inputs.before.size(), inputs.span, columns), y);
+  svg += axes(kPlot, counting_axis(inputs.before.size(), inputs.span, columns), y);
   svg += line(kPlot, y, inputs.before, "c-b") + line(kPlot, y, inputs.after, "c-a") + "</svg>";
   const bool smoothed = !inputs.after.empty();
   std::string note =
@@ -170,7 +154,7 @@ std::string smoothing_figure(const measure::InputChannels& inputs, std::uint64_t
       open_svg("smoothing", kWidth, kHeight, "Smoothing factor of each input channel",
                fmt::format("data-span={} data-n={} data-least=\"{}\" data-largest=\"{}\"", inputs.span, columns,
                            number_list(inputs.smoothing_least), number_list(inputs.smoothing_largest)));
-  svg += axes(kPlot, channel_axis(inputs.smoothing_largest.size(), inputs.span, columns), y);
+  svg += axes(kPlot, counting_axis(inputs.smoothing_largest.size(), inputs.span, columns), y);
   svg += band(kPlot, y, inputs.smoothing_least, inputs.smoothing_largest, "c-c") + "</svg>";
   return figure("Input channels: smoothing", svg,
                 "Weights are multiplied by it, activations divided." + of_span(inputs.span));

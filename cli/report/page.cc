@@ -5,12 +5,12 @@
 #include "cli/report/assets.h"
 #include "cli/report/content.h"
 #include "cli/report/depth_chart.h"
+#include "cli/report/frame.h"
 #include "cli/report/html.h"
 #include "cli/report/layer_charts.h"
 #include "cli/report/layer_table.h"
 #include "cli/report/summary.h"
 #include "cli/sizes.h"
-#include "kvant/version.h"
 
 namespace kvant::cli {
 namespace {
@@ -22,23 +22,14 @@ std::string head(const ReportContent& content) {
   const std::string model = html_text(content.comparison.original.filename().empty()
                                           ? content.comparison.original.parent_path().filename().native()
                                           : content.comparison.original.filename().native());
-  std::string html(kReportStart);
-  append(html,
-         "\n<html lang=en><meta charset=utf-8>"
-         "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'; style-src 'unsafe-inline'; script-src "
-         "'unsafe-inline'; img-src data:\">"
-         "<meta name=viewport content=\"width=device-width, initial-scale=1\"><meta name=color-scheme content=\"light "
-         "dark\">"
-         "<title>{}: what quantization lost</title><style>",
-         model);
-  html += kReportCss;
-  append(html, ".ramp{{background:{}}}", heat_gradient());
-  html += layer_table_styles(content);
-  append(
-      html,
-      "</style><a class=skip href=#layers>Skip to the layers</a>{}{}<main><header><p class=eyebrow>What quantization "
-      "lost <span>{}</span></p><h1>{}</h1></header>",
-      heat_filter(), content.weights.shapes(), model, finding(content));
+  std::string html =
+      open_page({.title = fmt::format("{}: what quantization lost", model),
+                 .styles = fmt::format(".ramp{{background:{}}}{}", heat_gradient(), layer_table_styles(content)),
+                 .has_script = true,
+                 .skip_to = "layers",
+                 .skip_text = "Skip to the layers"});
+  append(html, "{}{}<main><header><p class=eyebrow>What quantization lost <span>{}</span></p><h1>{}</h1></header>",
+         heat_filter(), content.weights.shapes(), model, finding(content));
   return html;
 }
 
@@ -129,12 +120,7 @@ std::string report_page(const measure::Comparison& comparison, const ReportFacts
   html += depth_section(content);
   html += layer_table(content);
   html += worst_section(content);
-  append(html,
-         "<footer>Made by kvant {}. Everything here is also in <code>kvant compare --json</code>.</footer></main>",
-         html_text(version()));
-  html += "<script>";
-  html += kReportJs;
-  html += "</script></html>\n";
+  html += close_page("kvant compare --json", kReportJs);
   return html;
 }
 

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "measure/compare.h"
@@ -16,9 +15,6 @@ struct ReportFacts {
   std::string command;                // "kvant compare ./Llama ./Llama-w8a8 --report loss.html"
   std::vector<std::string> warnings;  // of the run that made the checkpoint, beside warnings_of()
 };
-
-// What every report begins with; nothing else does.
-inline constexpr std::string_view kReportStart = "<!doctype html><!-- kvant report -->";
 
 // The whole page. Names are escaped: nothing in a checkpoint can become markup.
 std::string report_page(const measure::Comparison& comparison, const ReportFacts& facts);

@@ -1,9 +1,11 @@
 #include "cli/report/report_file.h"
 
 #include <fstream>
+#include <string>
 #include <system_error>
 
 #include "base/refuse.h"
+#include "cli/report/frame.h"
 #include "io/atomic_file.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -57,15 +59,25 @@ Status check_report_path(const fs::path& path, const fs::path& output) {
   return {};
 }
 
-Status write_report(const fs::path& path, const measure::Comparison& comparison, const ReportFacts& facts) {
+Status write_page(const fs::path& path, std::string_view page) {
   if (Status s = check_report_path(path); !s.ok()) return s;
-  return io::write_file(path, report_page(comparison, facts), true);
+  return io::write_file(path, page, true);
+}
+
+Status write_report(const fs::path& path, const measure::Comparison& comparison, const ReportFacts& facts) {
+  return write_page(path, report_page(comparison, facts));
 }
 
 io::Json comparison_json(const measure::Comparison& comparison, const ReportFacts& facts) {
   io::Json document = measure::to_json(comparison);
   document["command"] = io::json_name(facts.command);
   for (const std::string& warning : facts.warnings) document["warnings"].push_back(warning);
+  return document;
+}
+
+io::Json evaluation_json(const measure::Evaluation& evaluation, const EvaluationFacts& facts) {
+  io::Json document = measure::to_json(evaluation, facts.tokenizer);
+  document["command"] = io::json_name(facts.command);
   return document;
 }
 

@@ -2,8 +2,9 @@
 #pragma once
 
 #include <filesystem>
-#include <string>
+#include <string_view>
 
+#include "cli/report/evaluation_page.h"
 #include "cli/report/page.h"
 #include "io/json_fwd.h"
 #include "kvant/status.h"
@@ -20,9 +21,12 @@ bool is_report(const std::filesystem::path& path);
 Status check_report_path(const std::filesystem::path& path, const std::filesystem::path& output = {});
 
 // check_report_path() again, then writes the page whole or not at all.
+Status write_page(const std::filesystem::path& path, std::string_view page);
+// The page of a comparison.
 Status write_report(const std::filesystem::path& path, const measure::Comparison& comparison, const ReportFacts& facts);
 
 // What --json prints: measure::to_json() and the facts.
 io::Json comparison_json(const measure::Comparison& comparison, const ReportFacts& facts);
+io::Json evaluation_json(const measure::Evaluation& evaluation, const EvaluationFacts& facts);
 
 }  // namespace kvant::cli

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/report/facts_table.h"
 #include "cli/report/html.h"
 #include "cli/sizes.h"
 #include "format/scheme.h"
@@ -96,78 +97,60 @@ std::string finding(const ReportContent& content) {
 }
 
 std::string summary_section(const ReportContent& content) {
-  const auto number = [](double value, std::string_view text) {
-    return fmt::format("<td data-v={}>{}", exact_number(value), text);
-  };
-  std::string html = "<section id=summary aria-label=Summary><div class=scroll><table class=facts>";
-  const auto fact = [&](std::string_view name, std::string_view title, const std::vector<std::string>& cells) {
-    append(html, "<tr data-fact={}><th scope=row>{}", name, title);
-    for (const std::string& cell : cells) html += cell;
-  };
-  const auto fact_of_all = [&](std::string_view name, std::string_view title, std::string_view attributes,
-                               std::string_view text) {
-    const std::size_t count = content.comparison.quantized.size();
-    fact(name, title,
-         {fmt::format("<td{}{}>{}", count > 1 ? fmt::format(" colspan={}", count) : "", attributes, text)});
-  };
+  FactsTable facts(content.comparison.quantized.size());
   const auto of_each = [&](auto make) {
     std::vector<std::string> cells;
     for (const ModelLoss& model : content.comparison.quantized) cells.push_back(make(model));
     return cells;
   };
 
-  fact_of_all("model", "Original", "",
-              fmt::format("{}{}", html_text(content.comparison.original.native()),
-                          content.comparison.model_type.empty()
-                              ? ""
-                              : fmt::format(" <small>{}</small>", html_text(content.comparison.model_type))));
-  fact_of_all("parameters", "Parameters", fmt::format(" data-v={}", content.comparison.parameters),
-              grouped_digits(content.comparison.parameters));
-  fact_of_all("bytes", "Size before", fmt::format(" data-v={}", content.comparison.bytes),
-              file_size(content.comparison.bytes));
-  fact("label", "Quantized",
-       of_each([](const ModelLoss& m) { return fmt::format("<td><b>{}</b>", html_text(m.label)); }));
-  fact("scheme", "Scheme", of_each([](const ModelLoss& m) { return "<td>" + html_text(describe(m.scheme)); }));
-  fact("bytes_quantized", "Size after", of_each([&](const ModelLoss& m) {
-         const std::string share =
-             content.comparison.bytes == 0
-                 ? std::string()
-                 : fmt::format(" <small>{:.0f}\u202f%</small>",
-                               100.0 * static_cast<double>(m.bytes) / static_cast<double>(content.comparison.bytes));
-         return fmt::format("<td data-v={}>{}{}", m.bytes, file_size(m.bytes), share);
-       }));
-  fact("layers", "Layers", of_each([](const ModelLoss& m) {
-         std::string left;
-         if (!m.unquantized.empty())
-           left = fmt::format(" <small>{} left as {}</small>", m.unquantized.size(),
-                              m.unquantized.size() == 1 ? "it is" : "they are");
-         return fmt::format("<td data-v={0}>{0}{1}", m.layers.size(), left);
-       }));
-  fact("mean_sqnr_db", "Mean SQNR", of_each([&](const ModelLoss& m) {
-         return m.mean_sqnr_db ? number(*m.mean_sqnr_db, decibels_with_unit(*m.mean_sqnr_db)) : std::string("<td>–");
-       }));
-  fact("worst_sqnr_db", "Worst SQNR", of_each([&](const ModelLoss& m) {
-         if (m.layers.empty()) return std::string("<td>–");
-         const LayerLoss& layer = m.layers.front();
-         return number(layer.sqnr_db,
-                       fmt::format("{} <small>{}</small>", decibels_with_unit(layer.sqnr_db), content.link(layer)));
-       }));
+  facts.add_common("model", "Original", "",
+                   fmt::format("{}{}", html_text(content.comparison.original.native()),
+                               content.comparison.model_type.empty()
+                                   ? ""
+                                   : fmt::format(" <small>{}</small>", html_text(content.comparison.model_type))));
+  facts.add_common("parameters", "Parameters", fmt::format(" data-v={}", content.comparison.parameters),
+                   grouped_digits(content.comparison.parameters));
+  facts.add_common("bytes", "Size before", fmt::format(" data-v={}", content.comparison.bytes),
+                   file_size(content.comparison.bytes));
+  facts.add("label", "Quantized",
+            of_each([](const ModelLoss& m) { return fmt::format("<td><b>{}</b>", html_text(m.label)); }));
+  facts.add("scheme", "Scheme", of_each([](const ModelLoss& m) { return "<td>" + html_text(describe(m.scheme)); }));
+  facts.add("bytes_quantized", "Size after",
+            of_each([&](const ModelLoss& m) { return size_cell(m.bytes, content.comparison.bytes); }));
+  facts.add("layers", "Layers", of_each([](const ModelLoss& m) {
+              std::string left;
+              if (!m.unquantized.empty())
+                left = fmt::format(" <small>{} left as {}</small>", m.unquantized.size(),
+                                   m.unquantized.size() == 1 ? "it is" : "they are");
+              return fmt::format("<td data-v={0}>{0}{1}", m.layers.size(), left);
+            }));
+  facts.add("mean_sqnr_db", "Mean SQNR", of_each([&](const ModelLoss& m) {
+              return m.mean_sqnr_db ? number_cell(*m.mean_sqnr_db, decibels_with_unit(*m.mean_sqnr_db))
+                                    : std::string("<td>–");
+            }));
+  facts.add("worst_sqnr_db", "Worst SQNR", of_each([&](const ModelLoss& m) {
+              if (m.layers.empty()) return std::string("<td>–");
+              const LayerLoss& layer = m.layers.front();
+              return number_cell(layer.sqnr_db, fmt::format("{} <small>{}</small>", decibels_with_unit(layer.sqnr_db),
+                                                            content.link(layer)));
+            }));
   if (!content.outputs.empty())
-    fact("mean_output_sqnr_db", "Mean SQNR of outputs", of_each([&](const ModelLoss& m) {
-           const std::optional<double> mean = mean_output_sqnr_db(m);
-           return mean ? number(*mean, decibels_with_unit(*mean)) : std::string("<td>–");
-         }));
-  fact("smoothed", "Smoothed layers", of_each([&](const ModelLoss& m) {
-         const auto count =
-             std::count_if(m.layers.begin(), m.layers.end(), [](const LayerLoss& l) { return l.smoothed; });
-         return fmt::format("<td data-v={0}>{0}", count);
-       }));
+    facts.add("mean_output_sqnr_db", "Mean SQNR of outputs", of_each([&](const ModelLoss& m) {
+                const std::optional<double> mean = mean_output_sqnr_db(m);
+                return mean ? number_cell(*mean, decibels_with_unit(*mean)) : std::string("<td>–");
+              }));
+  facts.add("smoothed", "Smoothed layers", of_each([&](const ModelLoss& m) {
+              const auto count =
+                  std::count_if(m.layers.begin(), m.layers.end(), [](const LayerLoss& l) { return l.smoothed; });
+              return fmt::format("<td data-v={0}>{0}", count);
+            }));
   if (!content.facts.command.empty())
-    fact_of_all("command", "Command", "", fmt::format("<code>{}</code>", html_whole_text(content.facts.command)));
-  fact_of_all("version", "Version", "", fmt::format("kvant {}", html_text(version())));
-  fact_of_all("seconds", "Comparison took", fmt::format(" data-v={}", exact_number(content.comparison.seconds)),
-              duration(content.comparison.seconds));
-  html += "</table></div>";
+    facts.add_common("command", "Command", "", fmt::format("<code>{}</code>", html_whole_text(content.facts.command)));
+  facts.add_common("version", "Version", "", fmt::format("kvant {}", html_text(version())));
+  facts.add_common("seconds", "Comparison took", fmt::format(" data-v={}", exact_number(content.comparison.seconds)),
+                   duration(content.comparison.seconds));
+  std::string html = "<section id=summary aria-label=Summary>" + facts.html();
   html += about_smoothing(content);
   html += warnings(content);
   html += "</section>";

@@ -7,7 +7,6 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "base/refuse.h"
@@ -16,8 +15,10 @@
 #include "io/checkpoint.h"
 #include "kvant/stream.h"
 #include "measure/candidate.h"
+#include "measure/labels.h"
 #include "measure/layer_comparison.h"
 #include "measure/sqnr.h"
+#include "measure/stored_size.h"
 #include "model/model_facts.h"
 #include "model/roles.h"
 
@@ -26,13 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using io::printable;
-
-std::uint64_t bytes_of(const io::Checkpoint& checkpoint) {
-  std::uint64_t bytes = 0;
-  for (const io::SafetensorsFile& shard : checkpoint.shards())
-    for (const io::TensorInfo& tensor : shard.tensors()) bytes += tensor.bytes();
-  return bytes;
-}
 
 // Keeps the details of the worst layers.
 class WorstDetails {
@@ -67,38 +61,6 @@ class WorstDetails {
   std::vector<Kept> kept_;  // worst first; of equals, the one that came first
 };
 
-// A short name for each path: its last part, and as many before it as tell it from the others; a number for a path that
-// is given twice.
-std::vector<std::string> labels_of(const std::vector<fs::path>& paths) {
-  std::vector<std::vector<std::string>> parts;
-  for (const fs::path& path : paths) {
-    std::error_code error;
-    parts.emplace_back();
-    for (const fs::path& part : fs::absolute(path, error).lexically_normal())
-      if (!part.empty()) parts.back().push_back(part.string());
-  }
-  const auto tail = [&](std::size_t path, std::size_t count) {
-    fs::path joined;
-    for (std::size_t i = parts[path].size() - std::min(count, parts[path].size()); i < parts[path].size(); ++i)
-      joined /= parts[path][i];
-    return joined.string();
-  };
-  std::vector<std::string> labels;
-  for (std::size_t i = 0; i < paths.size(); ++i) {
-    std::size_t count = 1;
-    const auto is_shared = [&] {
-      for (std::size_t j = 0; j < paths.size(); ++j)
-        if (parts[j] != parts[i] && tail(j, count) == tail(i, count)) return true;
-      return false;
-    };
-    while (count < parts[i].size() && is_shared()) ++count;
-    const auto before =
-        static_cast<std::size_t>(std::count(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(i), parts[i]));
-    labels.push_back(tail(i, count) + (before == 0 ? "" : fmt::format(" ({})", before + 1)));
-  }
-  return labels;
-}
-
 void add_totals(const io::Checkpoint& original, const Candidate& candidate, ModelLoss& loss) {
   std::ranges::sort(loss.layers, is_before);
   double sum = 0;
@@ -109,7 +71,7 @@ void add_totals(const io::Checkpoint& original, const Candidate& candidate, Mode
       ++finite;
     }
   if (finite > 0) loss.mean_sqnr_db = sum / static_cast<double>(finite);
-  loss.bytes = bytes_of(candidate.checkpoint);
+  loss.bytes = tensor_bytes(candidate.checkpoint);
   const std::string model_type = model::facts_of(original).model_type;
   for (const auto& [name, place] : original.tensors()) {
     const model::Role role = model::judge(original.at(place), model_type).role;
@@ -136,7 +98,7 @@ Result<Comparison> compare(const CompareOptions& options, base::Progress& progre
   Comparison comparison;
   comparison.original = options.original;
   comparison.model_type = model::facts_of(*original).model_type;
-  comparison.bytes = bytes_of(*original);
+  comparison.bytes = tensor_bytes(*original);
   for (const io::SafetensorsFile& shard : original->shards())
     for (const io::TensorInfo& tensor : shard.tensors()) {
       std::uint64_t elements = 1;

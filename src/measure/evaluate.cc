@@ -1,15 +1,14 @@
 #include "measure/evaluate.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
-#include <memory>
 #include <utility>
 
 #include "base/for_each_part.h"
 #include "base/refuse.h"
 #include "format/scheme.h"
 #include "io/file.h"
+#include "measure/labels.h"
+#include "measure/stored_size.h"
 #include "model/model_facts.h"
 #include "model/model_run.h"
 
@@ -22,26 +21,6 @@ using base::invalid_problem;
 constexpr std::int64_t kLogitRows = 128;
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
-
-// What is known of one predicted token.
-struct Token {
-  double log_probability;
-  double kl;
-  bool same_top;
-};
-
-Prediction predict(const std::vector<Token>& tokens) {
-  double sum = 0, squares = 0;
-  for (const Token& token : tokens) sum -= token.log_probability;
-  const auto n = static_cast<double>(tokens.size());
-  const double mean = sum / n;
-  for (const Token& token : tokens) squares += (-token.log_probability - mean) * (-token.log_probability - mean);
-  Prediction prediction;
-  prediction.perplexity = std::exp(mean);
-  prediction.perplexity_error =
-      tokens.size() < 2 ? 0 : prediction.perplexity * std::sqrt(squares / (n - 1)) / std::sqrt(n);
-  return prediction;
-}
 
 // Logits of all models, some rows at a time, and what they say of each token that follows.
 class Heads {
@@ -75,9 +54,7 @@ class Heads {
   }
 
   // Of a model, in the order of the text.
-  const std::vector<Token>& tokens(std::size_t model) const { return tokens_[model]; }
-  // The position in its sequence of each of them.
-  const std::vector<std::int64_t>& positions() const { return positions_; }
+  const std::vector<PredictedToken>& tokens(std::size_t model) const { return tokens_[model]; }
 
  private:
   Status look(const std::vector<std::vector<float>>& logits, std::int64_t first, std::int64_t rows,
@@ -86,13 +63,11 @@ class Heads {
     std::vector<std::int64_t> predicting;
     std::int64_t begin = 0;
     for (const std::int64_t length : text_.lengths) {
-      for (std::int64_t p = std::max<std::int64_t>(first - begin, 0); p < length - 1 && begin + p < first + rows; ++p) {
+      for (std::int64_t p = std::max<std::int64_t>(first - begin, 0); p < length - 1 && begin + p < first + rows; ++p)
         predicting.push_back(begin + p);
-        positions_.push_back(p);
-      }
       begin += length;
     }
-    std::vector<std::vector<Token>> found(runs_.size(), std::vector<Token>(predicting.size()));
+    std::vector<std::vector<PredictedToken>> found(runs_.size(), std::vector<PredictedToken>(predicting.size()));
     const auto n = size(vocabulary);
     const Status done =
         base::for_each_part(stream_, 0, predicting.size(), [&](std::size_t /*worker*/, std::uint64_t i) -> Status {
@@ -104,7 +79,8 @@ class Heads {
             const float* const q = logits[m].data() + (row - first) * vocabulary;
             const auto own = m == 0 ? original : steps_.distribution(q, n);
             found[m][i] = {static_cast<double>(q[next]) - own.log_sum_exp,
-                           m == 0 ? 0 : steps_.kl_divergence(p, original, q, own, n), own.argmax == original.argmax};
+                           m == 0 ? 0 : steps_.kl_divergence(p, original, q, own, n),
+                           static_cast<std::int32_t>(own.argmax), own.max - own.log_sum_exp};
           }
           return {};
         });
@@ -117,104 +93,19 @@ class Heads {
   NetworkSteps steps_;
   std::vector<model::ModelRun>& runs_;
   const model::TokenText& text_;
-  std::span<const std::int32_t> ids_;
-  std::vector<std::vector<Token>> tokens_;
-  std::vector<std::int64_t> positions_;
+  std::vector<std::vector<PredictedToken>> tokens_;
 };
-
-void compare_tokens(const std::vector<Token>& original, const std::vector<Token>& own,
-                    const std::vector<std::int64_t>& positions, ModelQuality& quality) {
-  std::vector<double> divergences;
-  std::vector<std::uint64_t> counts;
-  double change = 0;
-  std::uint64_t same = 0;
-  for (std::size_t i = 0; i < own.size(); ++i) {
-    // Rounding leaves tiny negative ones where nothing was lost.
-    const double kl = std::isnan(own[i].kl) ? std::numeric_limits<double>::infinity() : std::max(own[i].kl, 0.0);
-    divergences.push_back(kl);
-    quality.mean_kl += kl;
-    change += original[i].log_probability - own[i].log_probability;
-    same += own[i].same_top ? 1 : 0;
-    const auto position = size(positions[i]);
-    if (position >= counts.size()) counts.resize(position + 1), quality.kl_by_position.resize(position + 1);
-    ++counts[position];
-    quality.kl_by_position[position] += kl;
-  }
-  const auto n = static_cast<double>(own.size());
-  quality.mean_kl /= n;
-  quality.mean_log_probability_change = change / n;
-  quality.same_top = static_cast<double>(same) / n;
-  for (std::size_t i = 0; i < counts.size(); ++i)
-    quality.kl_by_position[i] /= static_cast<double>(std::max<std::uint64_t>(counts[i], 1));
-  const auto at = static_cast<std::ptrdiff_t>((divergences.size() - 1) * 99 / 100);
-  std::nth_element(divergences.begin(), divergences.begin() + at, divergences.end());
-  quality.kl_99 = divergences[static_cast<std::size_t>(at)];
-}
-
-// The mean over each sequence, as sentence embeddings are made.
-std::vector<std::vector<double>> embeddings(const model::ModelRun& run, const model::TokenText& text) {
-  std::vector<std::vector<double>> means;
-  const float* row = run.states().data();
-  for (const std::int64_t length : text.lengths) {
-    std::vector<double> mean(size(run.network().hidden));
-    for (std::int64_t r = 0; r < length; ++r)
-      for (double& value : mean) value += static_cast<double>(*row++);
-    means.push_back(std::move(mean));
-  }
-  return means;
-}
-
-double cosine(const std::vector<double>& a, const std::vector<double>& b) {
-  double ab = 0, aa = 0, bb = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) ab += a[i] * b[i], aa += a[i] * a[i], bb += b[i] * b[i];
-  return aa == 0 || bb == 0 ? (aa == bb ? 1 : 0) : ab / std::sqrt(aa * bb);
-}
-
-void compare_embeddings(const std::vector<model::ModelRun>& runs, const model::TokenText& text,
-                        Evaluation& evaluation) {
-  const auto original = embeddings(runs.front(), text);
-  for (std::size_t m = 1; m < runs.size(); ++m) {
-    ModelQuality& quality = evaluation.quantized[m - 1];
-    const auto own = embeddings(runs[m], text);
-    double sum = 0;
-    quality.min_cosine = 1;
-    for (std::size_t i = 0; i < own.size(); ++i) {
-      const double value = cosine(original[i], own[i]);
-      sum += value;
-      quality.min_cosine = std::min(quality.min_cosine, value);
-    }
-    quality.mean_cosine = sum / static_cast<double>(own.size());
-    quality.verdict = quality.mean_cosine > 0.999  ? Verdict::good
-                      : quality.mean_cosine > 0.98 ? Verdict::noticeable
-                                                   : Verdict::broken;
-  }
-}
 
 ModelQuality facts_of_file(const model::ModelRun& run) {
   ModelQuality quality;
   quality.path = run.weights().path();
   if (run.weights().quantization()) quality.scheme = format::describe(run.weights().quantization()->scheme);
-  for (const io::SafetensorsFile& file : run.weights().checkpoint().shards())
-    for (const io::TensorInfo& info : file.tensors()) quality.bytes += info.bytes();
+  quality.bytes = tensor_bytes(run.weights().checkpoint());
+  quality.bits_per_weight = bits_per_weight(run.weights(), run.network());
   return quality;
 }
 
 }  // namespace
-
-std::string_view name(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::good: return "good";
-    case Verdict::noticeable: return "noticeable";
-    case Verdict::broken: return "broken";
-  }
-  return "unknown";
-}
-
-Verdict judge_loss(double mean_kl, double perplexity, double original_perplexity) {
-  if (!std::isfinite(mean_kl) || !std::isfinite(perplexity)) return Verdict::broken;
-  if (mean_kl > 0.3 || perplexity > 1.5 * original_perplexity) return Verdict::broken;
-  return mean_kl < 0.02 && perplexity < 1.02 * original_perplexity ? Verdict::good : Verdict::noticeable;
-}
 
 Result<Evaluation> evaluate(const EvaluateOptions& options, base::Progress& progress) {
   const Stream stream = options.threads == 0 ? Stream::cpu() : Stream::cpu(options.threads);
@@ -246,21 +137,24 @@ Result<Evaluation> evaluate(const EvaluateOptions& options, base::Progress& prog
 
   evaluation.original = facts_of_file(runs.front());
   for (std::size_t m = 1; m < runs.size(); ++m) evaluation.quantized.push_back(facts_of_file(runs[m]));
+  const std::vector<std::string> labels = labels_of(paths);
+  evaluation.original.label = labels.front();
+  for (std::size_t m = 1; m < runs.size(); ++m) evaluation.quantized[m - 1].label = labels[m];
   if (evaluation.is_encoder) {
-    compare_embeddings(runs, text, evaluation);
+    const auto embeddings = [&](const model::ModelRun& run) {
+      return embeddings_of(run.states(), run.network().hidden, text);
+    };
+    const Embeddings original = embeddings(runs.front());
+    for (std::size_t m = 1; m < runs.size(); ++m)
+      compare_embeddings(original, embeddings(runs[m]), evaluation.quantized[m - 1]);
     return evaluation;
   }
   Heads heads(stream, *steps, runs, text);
   if (Status s = heads.run(progress); !s.ok()) return s;
   evaluation.original.prediction = predict(heads.tokens(0));
   evaluation.original.same_top = 1;
-  for (std::size_t m = 1; m < runs.size(); ++m) {
-    ModelQuality& quality = evaluation.quantized[m - 1];
-    quality.prediction = predict(heads.tokens(m));
-    compare_tokens(heads.tokens(0), heads.tokens(m), heads.positions(), quality);
-    quality.verdict =
-        judge_loss(quality.mean_kl, quality.prediction.perplexity, evaluation.original.prediction.perplexity);
-  }
+  for (std::size_t m = 1; m < runs.size(); ++m)
+    compare_tokens(heads.tokens(0), heads.tokens(m), text, evaluation.quantized[m - 1]);
   return evaluation;
 }
 

@@ -1,12 +1,5 @@
 // What a model lost: the original and quantized checkpoints run over the same tokens, and their predictions are put
-// side by side.
-//
-//   perplexity        exp of the mean of -log p(next token); its standard error, to first order, is
-//                     perplexity * (deviation of -log p) / √tokens
-//   KL divergence     Σ p log(p / q) of the original's distribution p and the checkpoint's q, in nats, token by token
-//   same top token    how often both give the highest probability to the same token
-//
-// For encoders: the cosine between the mean of the original's last hidden states over a sequence and the checkpoint's.
+// side by side: model_quality.h has the figures.
 //
 // Every checkpoint is read block by block, and the residuals of all tokens are kept, so a model needs the memory of its
 // largest block. The numbers are the same for any number of threads.
@@ -14,15 +7,15 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "base/progress.h"
 #include "io/json_fwd.h"
 #include "kvant/status.h"
+#include "measure/model_quality.h"
 #include "model/token_text.h"
+#include "model/tokenizer/tokenizer.h"
 
 namespace kvant::measure {
 
@@ -31,36 +24,6 @@ struct EvaluateOptions {
   std::vector<std::filesystem::path> quantized;
   model::TokenText text;
   int threads = 0;  // 0: all
-};
-
-// How far a checkpoint is from the original.
-enum class Verdict : std::uint8_t { good, noticeable, broken };
-std::string_view name(Verdict verdict);
-
-// Of numbers that say how much was lost. Good: mean KL divergence below 0.02 and perplexity within 2 % of the
-// original's. Broken: KL above 0.3, or perplexity half as high again, or not finite. Noticeable: between them.
-Verdict judge_loss(double mean_kl, double perplexity, double original_perplexity);
-
-// What a language model predicted.
-struct Prediction {
-  double perplexity = 0;
-  double perplexity_error = 0;
-};
-
-// A checkpoint beside the original.
-struct ModelQuality {
-  std::filesystem::path path;
-  std::string scheme;       // empty: not quantized
-  std::uint64_t bytes = 0;  // of its tensors
-  Prediction prediction;
-  double mean_kl = 0;
-  double kl_99 = 0;                        // the 99th percentile
-  double same_top = 0;                     // share of tokens
-  double mean_log_probability_change = 0;  // of the tokens that came, original minus this
-  std::vector<double> kl_by_position;      // mean over sequences
-  double mean_cosine = 1;                  // of encoders
-  double min_cosine = 1;
-  Verdict verdict = Verdict::good;
 };
 
 struct Evaluation {
@@ -74,6 +37,7 @@ struct Evaluation {
 
 Result<Evaluation> evaluate(const EvaluateOptions& options, base::Progress& progress);
 
-io::Json to_json(const Evaluation& evaluation);
+// With the text of tokens where there is a tokenizer.
+io::Json to_json(const Evaluation& evaluation, const model::Tokenizer* tokenizer);
 
 }  // namespace kvant::measure

@@ -102,6 +102,28 @@ TEST(Tokenizer, ShowsWordPiecesWithoutTheirPrefix) {
   EXPECT_EQ(tokenizer.piece(3), "##");
 }
 
+TEST(Tokenizer, DecodesToTextThatPeopleCanRead) {
+  // Characters whose bytes are several tokens become whole; parts of them are bytes.
+  const model::Tokenizer bytes = parsed(R"({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
+    "added_tokens": [{"id": 5, "content": "<|end|>", "special": true}],
+    "model": {"type": "BPE", "vocab": {"Ġa": 0, "Ã": 1, "©": 2, "Ċ": 3, "b": 4}, "merges": []}})");
+  EXPECT_EQ(bytes.decode(Ids{4, 1, 2, 0, 3, 5}), "bé a\n<|end|>");
+  EXPECT_EQ(bytes.decode(Ids{2, 4, 1}), "<0xA9>b<0xC3>");
+  EXPECT_EQ(bytes.decode(Ids{1, 1, 2}), "<0xC3>é");
+  EXPECT_EQ(bytes.decode(Ids{-1, 0, 99}), " a");
+  EXPECT_EQ(bytes.decode(Ids{}), "");
+
+  const model::Tokenizer fallback = parsed(R"({"normalizer": {"type": "Replace", "pattern": {"String": " "},
+    "content": "▁"}, "model": {"type": "BPE", "byte_fallback": true, "merges": [],
+    "vocab": {"▁the": 0, "<0xE2>": 1, "<0x98>": 2, "<0x83>": 3, "▁": 4}}})");
+  EXPECT_EQ(fallback.decode(Ids{0, 4, 1, 2, 3}), " the ☃");
+  EXPECT_EQ(fallback.decode(Ids{0, 1, 2}), " the<0xE2><0x98>");
+
+  const model::Tokenizer words = parsed(R"({"added_tokens": [{"id": 0, "content": "[CLS]", "special": true}],
+    "model": {"type": "WordPiece", "vocab": {"[CLS]": 0, "[UNK]": 1, "un": 2, "##able": 3, ",": 4}}})");
+  EXPECT_EQ(words.decode(Ids{0, 2, 3, 4, 2}), "[CLS] unable , un");
+}
+
 TEST(Tokenizer, TakesLongWordsInLittleTime) {
   // A million letters are one word here. Steps that grow with the square would take an hour.
   const model::Tokenizer tokenizer = parsed(kDoubling);

@@ -15,6 +15,7 @@ except ImportError as problem:
     print(f"skipped: python3-selenium is not here ({problem})")
     sys.exit(77)
 import checkpoints as c
+from test_eval import model as evaluated_model
 from test_report import HOSTILE, is_name
 from tool import run
 
@@ -85,6 +86,15 @@ def setUpModule():
     reports["hostile"] = path("hostile.html")
     made("compare", source, path("<img src=x onerror=alert(1)>"), "--report", reports["hostile"])
 
+    source = c.write_folder(path("language"), evaluated_model(), other_files=False)
+    with open(path("ids"), "w", encoding="utf-8") as file:
+        file.write(" ".join(str(i * 7 % 40) for i in range(300)))
+    made("quantize", source, "-o", path("language-w8a8"))
+    made("quantize", source, "-o", path("language-w4a16 </script><b>&"), "--scheme", "w4a16", "--group-size", "16")
+    reports["eval"] = path("eval.html")
+    made("eval", source, path("language-w8a8"), path("language-w4a16 </script><b>&"), "--tokens", path("ids"), "--length", "60",
+         "--report", reports["eval"])
+
     browser = b.Browser()
 
 
@@ -143,11 +153,11 @@ class LooksTest(BrowserTest):
                         self.assertEqual(browser.run("return innerWidth"), width)
                         self.assert_no_sideways()
                         self.assert_contrast(scheme)
-                        self.picture(f"{name}-{window}-{scheme}", whole=name in ("demo", "one"))
+                        self.picture(f"{name}-{window}-{scheme}", whole=name in ("demo", "one", "eval"))
                         if name != "hostile":
                             self.open_all_layers()
                         self.assert_no_sideways()
-                        self.assert_drawn(window)
+                        self.assert_drawn(has_layers=name != "eval")
                         self.assert_silent()
                         if SCREENSHOTS and name == "demo":
                             browser.run("document.querySelector('section#worst').scrollIntoView()")
@@ -201,11 +211,11 @@ class LooksTest(BrowserTest):
         else:
             self.assertLess(found["page"], 0.2)
 
-    def assert_drawn(self, window):
+    def assert_drawn(self, has_layers):
         """Every chart that is open has a size, shapes in it that have one, and text that can be read."""
         found = ask("""
             const wrong = [], say = (e, what) => wrong.push(what + ': ' + e.outerHTML.slice(0, 200));
-            const charts = all('svg.depth, svg.histogram, svg.channels, svg.inputs, svg.smoothing').filter(seen);
+            const charts = all('svg.chart, svg.depth, svg.histogram, svg.channels, svg.inputs, svg.smoothing').filter(seen);
             let least = Infinity;
             for (const svg of charts) {
               const r = svg.getBoundingClientRect();
@@ -218,7 +228,7 @@ class LooksTest(BrowserTest):
               for (const e of all('*', svg)) for (const a of e.attributes)
                 if (!a.name.startsWith('data-') && !a.name.startsWith('aria-') && /\\b(NaN|nan|inf|Infinity|undefined)\\b/.test(a.value)) say(e, a.name);
               if (svg.matches('.histogram') && !real.some(e => { const b = e.getBBox(); return b.width > 0 && b.height > 0; })) say(svg, 'no bars');
-              if (svg.matches('.depth')) for (const e of all('use[data-i]', svg)) {
+              for (const e of all('use[data-i], .point', svg)) {
                 const p = e.getBoundingClientRect();
                 if (!(p.width > 0 && p.height > 0)) say(e, 'no marker');
                 const [x, y] = middle(e);
@@ -243,6 +253,9 @@ class LooksTest(BrowserTest):
             return {wrong: wrong.slice(0, 6), charts: charts.length, pictures: pictures.length, least,
                     layers: all('div.layer').filter(seen).length};""")
         self.assertEqual(found["wrong"], [])
+        if not has_layers:
+            self.assertEqual(found["charts"], 3)
+            return
         self.assertGreater(found["layers"], 0)
         self.assertEqual(found["pictures"], found["layers"])
         self.assertGreaterEqual(found["charts"], 1 + 2 * found["layers"])

@@ -13,13 +13,11 @@
 #include "base/utf8.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "model/tokenizer/byte_token.h"
 #include "model/tokenizer/merges.h"
 
 namespace kvant::model::tokenizer {
 namespace {
-
-// "<0x0A>": the token of a byte.
-std::string byte_token(std::size_t byte) { return base::text("<0x{:02X}>", byte); }
 
 std::optional<char> byte_of(std::string_view token) {
   if (token.size() != byte_token(0).size()) return std::nullopt;
@@ -76,6 +74,7 @@ class Bpe final : public WordModel {
       if (const auto byte = byte_of(token)) return {*byte};
     return std::string(token);
   }
+  bool begins_word(std::string_view /*token*/) const override { return false; }
 
  private:
   static void put(std::vector<Symbol>& symbols, std::int32_t id) {

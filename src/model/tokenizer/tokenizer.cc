@@ -11,6 +11,7 @@
 #include "io/json.h"
 #include "model/tokenizer/added_tokens.h"
 #include "model/tokenizer/byte_level.h"
+#include "model/tokenizer/byte_token.h"
 #include "model/tokenizer/limits.h"
 #include "model/tokenizer/normalizer.h"
 #include "model/tokenizer/pieces.h"
@@ -166,6 +167,28 @@ std::string Tokenizer::piece(std::int32_t id) const {
     if (!marker->empty())
       for (std::size_t at = text.find(*marker); at != std::string::npos; at = text.find(*marker, at + 1))
         text.replace(at, marker->size(), " ");
+  return text;
+}
+
+std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
+  std::string bytes;
+  for (const std::int32_t id : ids) {
+    // Added tokens of a model with words stand by themselves as well.
+    const std::string* token = parts_->model->vocabulary().token(id);
+    if (token == nullptr) token = parts_->added.content(id);
+    if (token == nullptr) continue;
+    if (!bytes.empty() && parts_->model->begins_word(*token)) bytes += ' ';
+    bytes += piece(id);
+  }
+  std::string text;
+  for (std::string_view rest = bytes; !rest.empty();) {
+    const std::size_t valid = base::valid_utf8_bytes(rest);
+    text += rest.substr(0, valid);
+    rest.remove_prefix(valid);
+    if (rest.empty()) break;
+    text += tokenizer::byte_token(static_cast<unsigned char>(rest.front()));
+    rest.remove_prefix(1);
+  }
   return text;
 }
 

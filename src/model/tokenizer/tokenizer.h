@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,9 @@ class Tokenizer {
   // The bytes that an id stands for in a text, for showing tokens; added tokens by their name. Empty for an id that no
   // token has.
   std::string piece(std::int32_t id) const;
+  // A text for people to read: the pieces one after the other, words of WordPiece with spaces between, and what is no
+  // UTF-8 byte by byte ("<0xC3>"). Ids that no token has are left out.
+  std::string decode(std::span<const std::int32_t> ids) const;
 
   // Ids are below; there may be holes.
   std::int32_t size() const;

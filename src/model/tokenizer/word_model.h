@@ -27,6 +27,8 @@ class WordModel {
   virtual Status encode(std::string_view word, std::vector<std::int32_t>& ids) const = 0;
   // What a token stands for, apart from spaces and bytes that pre-tokenizers write otherwise.
   virtual std::string text_of(std::string_view token) const = 0;
+  // Whether a space stands before it in a text although it holds none.
+  virtual bool begins_word(std::string_view token) const = 0;
 
  private:
   Vocabulary vocabulary_;

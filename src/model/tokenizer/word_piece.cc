@@ -57,8 +57,10 @@ class WordPiece final : public WordModel {
   }
 
   std::string text_of(std::string_view token) const override {
-    const bool continues = token.starts_with(options_.prefix) && token.size() > options_.prefix.size();
-    return std::string(continues ? token.substr(options_.prefix.size()) : token);
+    return std::string(begins_word(token) ? token : token.substr(options_.prefix.size()));
+  }
+  bool begins_word(std::string_view token) const override {
+    return !token.starts_with(options_.prefix) || token.size() == options_.prefix.size();
   }
 
  private:
