@@ -553,9 +553,10 @@ class OtherCommandsTest(ToolTest):
     def test_demo_is_the_same_everywhere(self):
         trees, evaluations = [], []
         for name, threads in (("a", 0), ("b", 1), ("c", 3)):
-            ran = self.assert_done(run("demo", "--output", self.path(name), "--json", "--threads", threads, timeout=400))
+            ran = self.assert_done(run("demo", "--output", self.path(name), "--json", "--threads", threads, timeout=400), quotes=True)
             trees.append(self.demo_tree(self.path(name)))
             evaluation = json.loads(ran.stdout)["evaluation"]
+            del evaluation["command"]
             for quality in [evaluation["original"], *evaluation["quantized"]]:
                 quality["path"] = os.path.basename(quality["path"])
             evaluations.append(evaluation)
@@ -568,7 +569,7 @@ class OtherCommandsTest(ToolTest):
 
     def test_demo_on_other_instruction_sets(self):
         """A part of the text: scalar kernels would take minutes for all of it."""
-        self.assert_done(run("demo", "--output", self.path("demo"), "--json", timeout=400))
+        self.assert_done(run("demo", "--output", self.path("demo"), "--json", timeout=400), quotes=True)
         model, *quantized = [self.path("demo", name) for name in ("model", *DEMO_CHECKPOINTS)]
         said, trees = [], []
         for isa in (None, "scalar", "avx2"):
@@ -582,7 +583,7 @@ class OtherCommandsTest(ToolTest):
                                  "-o", stats, env=env))
             self.assert_done(run("quantize", model, "-o", os.path.join(folder, "smooth"), "--smooth", "--stats", stats, env=env))
             ran = self.assert_done(run("eval", model, *quantized, "--text", self.path("demo", "held-out.txt"),
-                                       "--max-tokens", 200, "--json", env=env, timeout=200))
+                                       "--max-tokens", 200, "--json", env=env, timeout=200), quotes=True)
             said.append(json.loads(ran.stdout))
             trees.append(self.demo_tree(folder))
         for other in range(1, len(said)):
@@ -595,6 +596,36 @@ class OtherCommandsTest(ToolTest):
         before = digest_tree(self.path("mine"))
         self.assert_refused(run("demo", "--output", self.path("mine"), timeout=120), self.path("mine"))
         self.assertEqual(digest_tree(self.path("mine")), before)
+
+    def test_demo_over_another_demo(self):
+        """Only what a demo wrote is replaced, also of one that was killed or older."""
+        out = self.path("demo")
+        self.assert_done(run("demo", "--output", out, timeout=120))
+        fresh = self.demo_tree(out)
+        model = lambda name: os.path.join("demo", "model", name)
+        # Killed before the model was whole; an older model and text.
+        shutil.rmtree(self.path("demo", "w4a16"))
+        for name in os.listdir(out):
+            if os.path.isfile(self.path("demo", name)):
+                os.remove(self.path("demo", name))
+        os.remove(self.path(model("config.json")))
+        os.rename(self.path(model("model.safetensors")), self.path(model("model.safetensors.partial")))
+        self.assert_done(run("demo", "--output", out, timeout=120))
+        self.assertEqual(self.demo_tree(out), fresh)
+        self.put(model("model.safetensors"), "older")
+        self.put("demo/held-out.txt", "older")
+        self.assert_done(run("demo", "--output", out, timeout=120))
+        self.assertEqual(self.demo_tree(out), fresh)
+        # Files of somebody else, under any name.
+        for name in ("demo/notes.txt", model("notes.txt")):
+            self.put(name, "mine")
+            self.assert_refused(run("demo", "--output", out), out, "did not write")
+            os.remove(self.path(name))
+        os.mkdir(self.path("other"))
+        self.put("other/held-out.txt", "mine")
+        self.assert_refused(run("demo", "--output", self.path("other")), "holds held-out.txt")
+        self.put("demo/model/config.json", '{"model_type": "llama"}')
+        self.assert_refused(run("demo", "--output", out), "holds ")
 
 
 if __name__ == "__main__":

@@ -733,7 +733,8 @@ class OtherCommandsTest(ReportTest):
         self.assertEqual(len(root.find("section#depth svg.depth")), 8)
         self.assertEqual(len(root.find("table#table tbody tr")), 28)
         # Once more: what an earlier demo left is replaced.
-        ran = self.assert_done(run("demo", "--output", self.path("demo"), "--report", self.path("own.html"), "--json", timeout=120))
+        ran = self.assert_done(run("demo", "--output", self.path("demo"), "--report", self.path("own.html"), "--json", timeout=120),
+                               quotes=True)
         document = parse(ran.stdout)["comparison"]
         root = self.check(document, self.path("own.html"))
         self.assertEqual([len(q["layers"]) for q in document["quantized"]], [28] * 4)
