@@ -186,12 +186,11 @@ def peers():
 
 
 def demo():
-    """What the tool's demo prints, without the layers in the middle and the machine's times."""
-    ran = subprocess.run([ROOT / "build/release/kvant", "demo", "--output", "build/demo", "-q"], cwd=ROOT, check=True,
+    """What the tool's demo prints of layers and of the model, without the machine's times."""
+    ran = subprocess.run([ROOT / "build/release/kvant", "demo", "-q"], cwd=ROOT / "build", check=True,
                          capture_output=True, text=True)
-    table = ran.stdout.split("\n\n")[0].splitlines()
-    first = [line for line in table if ".layers.0." in line]
-    return ["```", table[0]] + first + ["…", table[-1], "```"]
+    layers, model = ran.stdout.split("\n\n")[:2]
+    return ["```", *layers.splitlines(), "", *model.splitlines(), "```"]
 
 
 def fill(text, block, lines):

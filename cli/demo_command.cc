@@ -1,32 +1,33 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
-#include <map>
+#include <iterator>
 #include <memory>
-#include <set>
-#include <system_error>
+#include <optional>
+#include <utility>
 #include <vector>
 
-#include "base/refuse.h"
 #include "cli/commands.h"
+#include "cli/demo_folder.h"
+#include "cli/evaluation_table.h"
 #include "cli/linear_timing.h"
 #include "cli/messages.h"
 #include "cli/options.h"
 #include "cli/progress_bar.h"
+#include "cli/report/evaluation_page.h"
 #include "cli/report/report_file.h"
 #include "cli/sizes.h"
 #include "cli/table.h"
-#include "io/checkpoint.h"
+#include "cli/text_argument.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "kvant/stream.h"
+#include "measure/calibrate.h"
 #include "measure/compare.h"
+#include "measure/evaluate.h"
 #include "measure/output_losses.h"
-#include "model/demo_model.h"
 #include "model/layer_kind.h"
-#include "quantize/output_folder.h"
 #include "quantize/quantize_checkpoint.h"
 
 namespace kvant::cli {
@@ -36,7 +37,7 @@ namespace fs = std::filesystem;
 
 struct Options {
   std::string output = "kvant-demo";
-  std::string report;  // empty: kReport in the output
+  std::string report;  // empty: the folder's own
   bool json = false;
   int threads = 0;
 };
@@ -44,134 +45,126 @@ struct Options {
 constexpr const char* kExamples =
     "  kvant demo                         # in ./kvant-demo\n"
     "  kvant demo --output /tmp/kvant-demo\n"
-    "  kvant demo -q                      # the tables alone";
+    "  kvant demo -q                      # the tables alone\n"
+    "  kvant demo --verbose               # with the loss of every layer";
 
-constexpr std::string_view kModel = "model", kStats = "stats.safetensors", kPlain = "w8a8", kSmooth = "w8a8-smooth",
-                           kReport = "report.html";
+// What the model is quantized to.
+struct Recipe {
+  std::string_view name;  // of its folder
+  format::SchemeKind scheme;
+  bool smooth = false;
+  std::int64_t group_size = 0;
+  std::string_view what;
+};
+constexpr Recipe kRecipes[] = {
+    {"w8a8", format::SchemeKind::w8a8, false, 0, "8 bits, activations quantized at run time"},
+    {"w8a8-smooth", format::SchemeKind::w8a8, true, 0, "the same after smoothing"},
+    {"w8a8-static", format::SchemeKind::w8a8_static, false, 0, "8 bits, activation scales from the statistics"},
+    {"w4a16", format::SchemeKind::w4a16, false, 32, "4-bit weights in groups of 32"},
+};
 
-// Whether an earlier demo made this output: config.json keeps the model's name, and before there is a config.json there
-// is only what kvant quantize writes first.
-bool is_demo_output(const fs::path& folder) {
-  std::error_code error;
-  if (!fs::is_directory(fs::symlink_status(folder, error))) return false;
-  if (fs::is_empty(folder, error)) return true;
-  const fs::path config = folder / io::kConfigName;
-  if (!fs::exists(config, error)) return fs::is_directory(folder / quantize::kOwnFolder, error);
-  const auto text = io::read_text(config, 1'000'000);
-  if (!text.ok()) return false;
-  const auto document = io::parse_json(*text, config.string());
-  return document.ok() && document->is_object() && document->value("_name_or_path", io::Json()) == "kvant demo";
+std::vector<std::string_view> names() {
+  std::vector<std::string_view> names;
+  for (const Recipe& recipe : kRecipes) names.push_back(recipe.name);
+  return names;
 }
 
-Status check_folder(const fs::path& folder) {
-  std::error_code error;
-  const fs::file_status status = fs::status(folder, error);
-  if (!fs::exists(status)) return {};
-  const std::string shown = io::printable(folder.string());
-  if (!fs::is_directory(status))
-    return base::invalid_problem("{}: is not a folder; choose another with --output", shown);
-  const std::set<std::string_view> ours = {kModel, kStats, kPlain, kSmooth, kReport};
-  fs::directory_iterator entries(folder, error);
-  for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
-    const std::string name = entries->path().filename().string();
-    const bool is_output = name == kPlain || name == kSmooth;
-    if (name == std::string(kStats) + ".partial" || name == std::string(kReport) + ".partial" ||
-        (ours.contains(name) && !is_output))
-      continue;
-    if (is_output && is_demo_output(entries->path())) continue;
-    if (is_report(entries->path())) continue;
-    return base::invalid_problem("{}: holds {}, which the demo did not write; choose another folder with --output",
-                                 shown, io::printable(name));
-  }
-  if (error) return base::invalid_problem("{}: {}", shown, error.message());
-  return {};
+std::vector<fs::path> paths_in(const DemoFolder& folder) {
+  std::vector<fs::path> paths;
+  for (const Recipe& recipe : kRecipes) paths.push_back(folder.path / recipe.name);
+  return paths;
 }
 
-Result<quantize::CheckpointPlan> quantize(const Options& options, const fs::path& folder, bool smooth,
-                                          ProgressBar& progress) {
-  quantize::QuantizeOptions recipe;
-  recipe.input = folder / kModel;
-  recipe.output = folder / (smooth ? kSmooth : kPlain);
-  recipe.threads = options.threads;
-  recipe.force = true;
-  if (smooth) {
-    recipe.smooth = true;
-    recipe.stats = folder / kStats;
-  }
-  auto quantizer = quantize::CheckpointQuantizer::plan(recipe);
+Result<model::TokenText> read_text(const DemoFolder& folder, const fs::path& text, int max_tokens = 0) {
+  TextOptions options;
+  options.text = text.string();
+  options.max_tokens = max_tokens;
+  return read_text_for(folder.model(), options);
+}
+
+Status calibrate(const DemoFolder& folder, int threads, base::Progress& progress) {
+  auto text = read_text(folder, folder.calibration_text());
+  if (!text.ok()) return text.status();
+  return measure::calibrate({.model = folder.model(),
+                             .output = folder.stats(),
+                             .overwrite = true,
+                             .text = std::move(text).value(),
+                             .threads = threads},
+                            progress)
+      .status();
+}
+
+Status quantize(const DemoFolder& folder, const Recipe& recipe, int threads, base::Progress& progress) {
+  quantize::QuantizeOptions options;
+  options.input = folder.model();
+  options.output = folder.path / recipe.name;
+  options.scheme = {.kind = recipe.scheme, .group_size = recipe.group_size};
+  options.smooth = recipe.smooth;
+  if (recipe.smooth || recipe.scheme == format::SchemeKind::w8a8_static) options.stats = folder.stats();
+  options.threads = threads;
+  options.force = true;
+  auto quantizer = quantize::CheckpointQuantizer::plan(options);
   if (!quantizer.ok()) return quantizer.status();
-  const auto outcome = quantizer->run(progress);
-  if (!outcome.ok()) return outcome.status();
-  return quantizer->what();
+  return quantizer->run(progress).status();
 }
 
-// Both checkpoints beside the model, on weights and on outputs.
-Result<measure::Comparison> compare(const Options& options, const fs::path& folder, const Stream& stream,
-                                    ProgressBar& progress) {
-  auto comparison = measure::compare({.original = folder / kModel,
-                                      .quantized = {folder / kPlain, folder / kSmooth},
-                                      .stats = folder / kStats,
+Result<measure::Comparison> compare(const DemoFolder& folder, int threads, base::Progress& progress) {
+  auto comparison = measure::compare({.original = folder.model(),
+                                      .quantized = paths_in(folder),
+                                      .stats = folder.stats(),
                                       .details = true,
-                                      .threads = options.threads},
+                                      .threads = threads},
                                      progress);
   if (!comparison.ok()) return comparison;
-  for (measure::ModelLoss& loss : comparison->quantized) {
-    const auto outputs = measure::output_losses({}, folder / kModel, loss.path, stream);
-    if (!outputs.ok()) return outputs.status();
-    for (measure::LayerLoss& layer : loss.layers)
-      for (const measure::OutputLoss& output : *outputs)
-        if (output.module == layer.module) layer.output_sqnr_db = output.sqnr_db;
-  }
+  constexpr int kTokens = 1024;  // enough for the error of an output
+  const auto text = read_text(folder, folder.held_out_text(), kTokens);
+  if (!text.ok()) return text.status();
+  if (const Status s = measure::measure_outputs(*text, threads, *comparison, progress); !s.ok()) return s;
   return comparison;
 }
 
-struct Loss {
-  double weights = 0, outputs = 0;
-};
-
-std::map<std::string, Loss> losses(const measure::ModelLoss& loss) {
-  std::map<std::string, Loss> by_module;
-  for (const measure::LayerLoss& layer : loss.layers)
-    by_module[layer.module] = {layer.sqnr_db, layer.output_sqnr_db.value_or(0)};
-  return by_module;
+Result<measure::Evaluation> evaluate(const DemoFolder& folder, int threads, base::Progress& progress) {
+  auto text = read_text(folder, folder.held_out_text());
+  if (!text.ok()) return text.status();
+  return measure::evaluate(
+      {.original = folder.model(), .quantized = paths_in(folder), .text = std::move(text).value(), .threads = threads},
+      progress);
 }
 
-// As they stand in the model.
-std::vector<std::string> modules_in_order(const measure::ModelLoss& loss) {
-  std::vector<std::string> modules;
-  for (const measure::LayerLoss& layer : loss.layers) modules.push_back(layer.module);
-  std::ranges::sort(modules, model::stands_before);
-  return modules;
-}
+std::string shown_decibels(const std::optional<double>& db) { return db ? fmt::format("{:.1f}", *db) : ""; }
 
-std::string loss_table(const measure::Comparison& comparison) {
-  const std::vector<std::string> order = modules_in_order(comparison.quantized[0]);
-  const std::map<std::string, Loss> plain = losses(comparison.quantized[0]), smooth = losses(comparison.quantized[1]);
+// The loss of layers, on average.
+std::string mean_table(const measure::Comparison& comparison) {
   constexpr auto kRight = Column::Align::right;
-  Table table({{"SQNR in dB", Column::Align::left, true},
-               {"weights plain", kRight},
-               {"smoothed", kRight},
-               {"outputs plain", kRight},
-               {"smoothed", kRight},
-               {"gain", kRight}});
-  Loss plain_sum, smooth_sum;
-  const auto add = [&](const std::string& name, const Loss& p, const Loss& s) {
-    table.add({name, fmt::format("{:.1f}", p.weights), fmt::format("{:.1f}", s.weights),
-               fmt::format("{:.1f}", p.outputs), fmt::format("{:.1f}", s.outputs),
-               fmt::format("{:+.1f}", s.outputs - p.outputs)});
-  };
-  double layers = 0;
-  for (const std::string& module : order) {
-    const auto p = plain.find(module), s = smooth.find(module);
-    if (p == plain.end() || s == smooth.end()) continue;
-    add(module, p->second, s->second);
-    plain_sum = {plain_sum.weights + p->second.weights, plain_sum.outputs + p->second.outputs};
-    smooth_sum = {smooth_sum.weights + s->second.weights, smooth_sum.outputs + s->second.outputs};
-    ++layers;
+  Table table({{"SQNR in dB"},
+               {"weights", kRight},
+               {"outputs", kRight},
+               {"worst output", kRight},
+               {"layer", Column::Align::left, true}});
+  for (const measure::ModelLoss& loss : comparison.quantized) {
+    const auto worst = std::ranges::min_element(
+        loss.layers, {}, [](const measure::LayerLoss& layer) { return layer.output_sqnr_db.value_or(0); });
+    if (worst == loss.layers.end()) continue;
+    table.add({loss.label, shown_decibels(loss.mean_sqnr_db), shown_decibels(mean_output_sqnr_db(loss)),
+               shown_decibels(worst->output_sqnr_db), worst->module});
   }
-  if (layers > 0)
-    add("mean", {plain_sum.weights / layers, plain_sum.outputs / layers},
-        {smooth_sum.weights / layers, smooth_sum.outputs / layers});
+  return table.text(Terminal::of(1));
+}
+
+// The loss of every layer's output, as layers stand in the model.
+std::string layer_table(const measure::Comparison& comparison) {
+  std::vector<Column> columns = {{"output SQNR in dB", Column::Align::left, true}};
+  for (const measure::ModelLoss& loss : comparison.quantized) columns.push_back({loss.label, Column::Align::right});
+  Table table(std::move(columns));
+  std::vector<measure::SideBySide> layers = side_by_side(comparison);
+  std::ranges::sort(layers, model::stands_before,
+                    [](const measure::SideBySide& layer) -> const std::string& { return layer.worst->module; });
+  for (const measure::SideBySide& layer : layers) {
+    std::vector<std::string> cells = {layer.worst->module};
+    for (const measure::LayerLoss* const loss : layer.losses)
+      cells.push_back(loss == nullptr ? "" : shown_decibels(loss->output_sqnr_db));
+    table.add(std::move(cells));
+  }
   return table.text(Terminal::of(1));
 }
 
@@ -191,8 +184,7 @@ Result<std::string> speed_table(const Stream& all) {
     if (!f32.ok()) return f32.status();
     const auto w8a8 = time_w8a8_linear(stream, kShape, kBudget);
     if (!w8a8.ok()) return w8a8.status();
-    for (const auto& [label, seconds] :
-         {std::pair{"f32", *f32}, std::pair{"W8A8, activations quantized inside", *w8a8}})
+    for (const auto& [label, seconds] : {std::pair{"f32", *f32}, std::pair{"W8A8", *w8a8}})
       table.add({label, fmt::format("{}", stream.threads()), fmt::format("{:.2f} ms", seconds * 1e3),
                  fmt::format("{:.1f} GMAC/s", kShape.macs() / seconds / 1e9),
                  seconds == *f32 ? "" : fmt::format("{:.1f} times as fast", *f32 / seconds)});
@@ -200,72 +192,90 @@ Result<std::string> speed_table(const Stream& all) {
   return table.text(Terminal::of(1));
 }
 
+void print_files(const DemoFolder& folder, const fs::path& report) {
+  const auto shown = [](const fs::path& path) { return shell_word(io::printable_path(path)); };
+  Table files({{""}, {""}});
+  files.add({"  " + shown(folder.model()), "the model, bf16"});
+  files.add({"  " + shown(folder.calibration_text()), "text for the statistics"});
+  files.add({"  " + shown(folder.stats()), "statistics of its activations"});
+  files.add({"  " + shown(folder.held_out_text()), "text that it did not learn from"});
+  for (const Recipe& recipe : kRecipes) files.add({"  " + shown(folder.path / recipe.name), std::string(recipe.what)});
+  files.add({"  " + shown(report), "what each layer lost, for a browser"});
+  files.add({"  " + shown(folder.evaluation()), "what the model lost, for a browser"});
+  print("\nfiles:" + files.text(Terminal::of(1)));
+  const std::string model = shown(folder.model()), first = shown(folder.path / kRecipes[0].name),
+                    last = shown(folder.path / std::rbegin(kRecipes)->name);
+  print(
+      fmt::format("\ntry next:\n"
+                  "  kvant eval {0} {2} --text {3}\n"
+                  "  kvant compare {0} {1} {2}\n"
+                  "  kvant verify {1}\n"
+                  "  kvant inspect {0} --stats\n",
+                  model, first, last, shown(folder.held_out_text())));
+}
+
 int run(const Options& options, const Request& request) {
-  const fs::path folder = options.output;
+  const DemoFolder folder{options.output};
   const Stream stream = options.threads == 0 ? Stream::cpu() : Stream::cpu(options.threads);
   if (!stream.status().ok()) return fail(stream.status());
-  if (const Status s = check_folder(folder); !s.ok()) return fail(s);
-  const fs::path report = options.report.empty() ? folder / kReport : fs::path(options.report);
-  if (const Status s = check_report_path(report, folder); !s.ok()) return fail(s);
-  const std::string shown = shell_word(io::printable(folder.string()));
+  if (const Status s = check_demo_folder(folder, names()); !s.ok()) return fail(s);
+  const fs::path report = options.report.empty() ? folder.report() : fs::path(options.report);
+  if (const Status s = check_report_path(report, folder.path); !s.ok()) return fail(s);
   const auto step = [&](const std::string& line) {
     if (!request.quiet) tell(line);
   };
-
-  const model::DemoModel model;
-  step(fmt::format("writing a Llama-like model of {} layers with outlier channels, and its activation statistics",
-                   model.layers));
-  if (const Status s = model::write_demo_model(model, folder / kModel, folder / kStats); !s.ok()) return fail(s);
-
   ProgressBar progress(!request.verbose);
-  step("quantizing it to w8a8");
-  const auto plain_plan = quantize(options, folder, false, progress);
-  if (!plain_plan.ok()) return fail(plain_plan.status());
-  step("quantizing it to w8a8 with smoothing");
-  const auto smooth_plan = quantize(options, folder, true, progress);
-  if (!smooth_plan.ok()) return fail(smooth_plan.status());
 
-  step("comparing weights, and outputs of every linear for generated activations");
-  const auto comparison = compare(options, folder, stream, progress);
+  step("writing a small language model, which learned kvant's own documents and sources");
+  if (const Status s = write_demo_files(folder); !s.ok()) return fail(s);
+  step("collecting statistics of its activations");
+  if (const Status s = calibrate(folder, options.threads, progress); !s.ok()) return fail(s);
+  for (const Recipe& recipe : kRecipes) {
+    step(fmt::format("quantizing it: {}, {}", recipe.name, recipe.what));
+    if (const Status s = quantize(folder, recipe, options.threads, progress); !s.ok()) return fail(s);
+  }
+  step("comparing weights and outputs of every layer");
+  const auto comparison = compare(folder, options.threads, progress);
   if (!comparison.ok()) return fail(comparison.status());
-  progress.finish();
   const ReportFacts facts{request.command, {}};
   if (const Status s = write_report(report, *comparison, facts); !s.ok()) return fail(s);
+  step("running all of them over a text that the model did not learn from");
+  const auto evaluation = evaluate(folder, options.threads, progress);
+  progress.finish();
+  if (!evaluation.ok()) return fail(evaluation.status());
+  const auto tokenizer = tokenizer_of(folder.model());
+  if (!tokenizer.ok()) return fail(tokenizer.status());
+  const EvaluationFacts evaluation_facts{request.command, &*tokenizer};
+  if (const Status s = write_page(folder.evaluation(), evaluation_page(*evaluation, evaluation_facts)); !s.ok())
+    return fail(s);
   if (options.json) {
-    print_json(comparison_json(*comparison, facts));
+    print_json({{"comparison", comparison_json(*comparison, facts)},
+                {"evaluation", evaluation_json(*evaluation, evaluation_facts)}});
     return kDone;
   }
   step("timing a linear layer");
   const auto speed = speed_table(stream);
   if (!speed.ok()) return fail(speed.status());
 
+  const Terminal terminal = Terminal::of(1);
   step("");
-  print(loss_table(*comparison));
-  print(fmt::format("\nsize {} → {}; smoothed: {} of norm and linears, alpha {:g}\n",
-                    file_size(plain_plan->bytes_before), file_size(plain_plan->bytes_after),
-                    counted(smooth_plan->smoothed.size(), "group"), smooth_plan->alpha));
-  if (!request.quiet)
-    print(
-        "SQNR: signal to quantization noise, higher is better. Outputs are what counts: smoothing moves the outliers "
-        "of the activations into the weights, which lose some precision so that the products gain more.\n");
+  if (request.verbose) print(layer_table(*comparison) + "\n");
+  print(mean_table(*comparison));
+  if (!request.quiet) {
+    print("\n" +
+          paragraph("Means over layers, the worst output, and its layer. SQNR: signal to quantization noise, higher "
+                    "is better; 6 dB more are half the error. Outputs are what a layer computes for a text, with "
+                    "its activations quantized as well.",
+                    terminal));
+    print("\n" + paragraph(fmt::format("Over {} tokens of a text that the model did not learn from, the lower the "
+                                       "perplexity the better:",
+                                       grouped_digits(evaluation->tokens)),
+                           terminal));
+  }
+  print("\n");
+  print(evaluation_text(*evaluation, terminal));
   print("\n" + *speed);
-  if (request.quiet) return kDone;
-  print(
-      fmt::format("\nfiles:\n"
-                  "  {0}/{1}              the model, bf16\n"
-                  "  {0}/{2}  statistics of its activations\n"
-                  "  {0}/{3}               quantized without smoothing\n"
-                  "  {0}/{4}        quantized with smoothing\n"
-                  "\nreport, for a browser:\n"
-                  "  {5}\n",
-                  shown, kModel, kStats, kPlain, kSmooth, shell_word(io::printable(report.string()))));
-  print(
-      fmt::format("\ntry next:\n"
-                  "  kvant inspect {0}/{1} --stats\n"
-                  "  kvant compare {0}/{1} {0}/{3} {0}/{4}\n"
-                  "  kvant verify {0}/{3}\n"
-                  "  kvant quantize {0}/{1} -o {0}-w4a16 --scheme w4a16 --group-size 32 --dry-run\n",
-                  shown, kModel, kStats, kPlain, kSmooth));
+  if (!request.quiet) print_files(folder, report);
   return kDone;
 }
 
@@ -276,10 +286,10 @@ Command demo_command() {
   return {
       .name = "demo",
       .description =
-          "Show what kvant does, on a generated model. Writes a small Llama-like checkpoint with outlier channels and "
-          "its activation statistics, quantizes it with and without smoothing, compares the two on weights and on "
-          "outputs, "
-          "writes a report of what each layer lost, and times the W8A8 linear against f32.",
+          "Show what kvant does, on a small language model that it brings along. Writes the model, collects statistics "
+          "of its activations, quantizes it to 8 and 4 bits, compares every layer, writes reports, evaluates all "
+          "checkpoints on a text that the model did not learn from, and times the W8A8 linear against f32. Takes a few "
+          "seconds.",
       .examples = kExamples,
       .arguments = {{.name = "--output",
                      .placeholder = "FOLDER",

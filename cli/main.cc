@@ -42,7 +42,7 @@ Program kvant_program(Request& request) {
       .description = "Quantizes safetensors checkpoints into ones that vLLM and transformers load.",
       .footer =
           "Examples:\n"
-          "  kvant demo                                     # see what it does, on a generated model\n"
+          "  kvant demo                                     # see what it does, on a small language model\n"
           "  kvant quantize ./Llama -o ./Llama-w8a8         # 8-bit weights and activations\n"
           "  kvant compare ./Llama ./Llama-w8a8             # what each layer lost\n"
           "  kvant eval ./Llama ./Llama-w8a8 --text t.txt   # what the model lost\n"

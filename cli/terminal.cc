@@ -141,4 +141,10 @@ std::string wrapped(std::string_view text, int width, int indent) {
   return result;
 }
 
+std::string paragraph(std::string_view text, const Terminal& terminal) {
+  constexpr int kMaxWidth = 100;
+  const int width = terminal.width();
+  return (width == 0 ? std::string(text) : wrapped(text, std::min(width, kMaxWidth), 0)) + '\n';
+}
+
 }  // namespace kvant::cli

@@ -36,4 +36,7 @@ std::string shortened(std::string_view text, int width);
 // Words in lines of at most `width` columns, each but the first behind `indent` spaces.
 std::string wrapped(std::string_view text, int width, int indent);
 
+// A sentence or some, and a newline: lines that fit a terminal and are not tiring to read; elsewhere one line.
+std::string paragraph(std::string_view text, const Terminal& terminal);
+
 }  // namespace kvant::cli

@@ -35,13 +35,19 @@ def picture(page, name, top, bottom):
 def main():
     kvant = os.path.abspath(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([kvant, "demo"], cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        run = lambda *arguments: subprocess.run([kvant, *arguments], cwd=folder, check=True, stdout=subprocess.DEVNULL,
+                                                stderr=subprocess.DEVNULL)
+        run("demo")
+        # Two checkpoints, so that the drawings of a layer lie beside each other.
+        run("compare", "kvant-demo/model", "kvant-demo/w8a8-smooth", "kvant-demo/w4a16",
+            "--stats", "kvant-demo/stats.safetensors", "--report", "two.html")
         with browser.Browser() as page:
             page.window(WIDTH, 1000)
             page.media("light")
             page.open(os.path.join(folder, "kvant-demo", "report.html"))
             outputs_end = place(page, "#depth .twin")[1]
             picture(page, "report.png", 0, outputs_end)
+            page.open(os.path.join(folder, "two.html"))
             picture(page, "report_layer.png", place(page, "#d0")[0] - 16,
                     place(page, "#d0 [data-q='1'] figure:has(svg.inputs)")[1])
 

@@ -75,4 +75,10 @@ io::Json comparison_json(const measure::Comparison& comparison, const ReportFact
   return document;
 }
 
+io::Json evaluation_json(const measure::Evaluation& evaluation, const EvaluationFacts& facts) {
+  io::Json document = measure::to_json(evaluation, facts.tokenizer);
+  document["command"] = io::json_name(facts.command);
+  return document;
+}
+
 }  // namespace kvant::cli

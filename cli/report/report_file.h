@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "cli/report/evaluation_page.h"
 #include "cli/report/page.h"
 #include "io/json_fwd.h"
 #include "kvant/status.h"
@@ -26,5 +27,6 @@ Status write_report(const std::filesystem::path& path, const measure::Comparison
 
 // What --json prints: measure::to_json() and the facts.
 io::Json comparison_json(const measure::Comparison& comparison, const ReportFacts& facts);
+io::Json evaluation_json(const measure::Evaluation& evaluation, const EvaluationFacts& facts);
 
 }  // namespace kvant::cli

@@ -1,161 +1,132 @@
 #include "measure/output_losses.h"
 
+#include <cstddef>
 #include <map>
-#include <span>
 #include <utility>
+#include <vector>
 
-#include "base/float_environment.h"
 #include "base/refuse.h"
-#include "format/quantization_config.h"
-#include "format/quantized_layers.h"
-#include "io/checkpoint.h"
-#include "kvant/element.h"
-#include "kvant/linear.h"
-#include "kvant/packed_weight.h"
+#include "kvant/stream.h"
+#include "measure/candidate.h"
 #include "measure/sqnr.h"
+#include "model/linear_layer.h"
+#include "model/model_run.h"
+#include "model/text_job.h"
 
 namespace kvant::measure {
 namespace {
 
-namespace fs = std::filesystem;
-using base::invalid_problem;
+std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
-// The values of a BF16 tensor.
-Result<std::vector<BFloat16>> read_bf16(const io::Checkpoint& checkpoint, const std::string& name,
-                                        std::uint64_t elements) {
-  const auto place = checkpoint.tensors().find(name);
-  const io::TensorInfo* const info = checkpoint.find(name);
-  if (info == nullptr || place == checkpoint.tensors().end())
-    return invalid_problem("{}: has no tensor {}", io::printable(checkpoint.path().string()), io::printable(name));
-  if (info->dtype != io::DType::bf16 || info->bytes() != 2 * elements)
-    return invalid_problem("{}: {} has {} bytes of {}, the demo model's has {} of BF16",
-                           io::printable(checkpoint.path().string()), io::printable(name), info->bytes(),
-                           io::name(info->dtype), 2 * elements);
-  std::vector<BFloat16> values(static_cast<std::size_t>(elements));
-  if (Status s = checkpoint.read(place->second, 0, std::as_writable_bytes(std::span(values))); !s.ok()) return s;
-  return values;
+// A quantized checkpoint, to find its layers and to run them.
+struct Runnable {
+  Candidate candidate;
+  model::Weights weights;
+};
+
+Result<Runnable> open_runnable(const io::Checkpoint& original, const std::filesystem::path& path) {
+  std::uint64_t bytes = 0;
+  auto candidate = open_candidate(original, path, bytes);
+  if (!candidate.ok()) return candidate.status();
+  auto weights = model::Weights::open(path);
+  if (!weights.ok()) return weights.status();
+  return Runnable{std::move(candidate).value(), std::move(weights).value()};
 }
 
-// y = x W^T in f64, [tokens, out], tokens four by four: four sums that do not wait for each other.
-Status reference_outputs(const Stream& stream, const std::vector<float>& x, const std::vector<BFloat16>& w,
-                         std::int64_t tokens, std::int64_t out, std::int64_t in, std::vector<double>& y) {
-  static_assert(model::kDemoTestTokens % 4 == 0);
-  y.resize(static_cast<std::size_t>(tokens * out));
-  const auto band = [&](std::int64_t n) {
-    const base::DefaultFloatEnvironment environment;
-    std::vector<double> row(static_cast<std::size_t>(in));
-    for (std::int64_t k = 0; k < in; ++k)
-      row[static_cast<std::size_t>(k)] = static_cast<double>(to_float(w[static_cast<std::size_t>(n * in + k)]));
-    for (std::int64_t t = 0; t < tokens; t += 4) {
-      const float* const x0 = x.data() + t * in;
-      double a = 0, b = 0, c = 0, d = 0;
-      for (std::int64_t k = 0; k < in; ++k) {
-        const double value = row[static_cast<std::size_t>(k)];
-        a += value * static_cast<double>(x0[k]);
-        b += value * static_cast<double>(x0[in + k]);
-        c += value * static_cast<double>(x0[2 * in + k]);
-        d += value * static_cast<double>(x0[3 * in + k]);
-      }
-      double* const to = y.data() + t * out + n;
-      to[0] = a;
-      to[out] = b;
-      to[2 * out] = c;
-      to[3 * out] = d;
-    }
+// Runs every linear that is seen in all checkpoints, and adds up squares.
+class OutputSums : public model::InputObserver {
+ public:
+  struct Sums {
+    double signal = 0, noise = 0;
   };
-  return stream.parallel_for(
-      out, Task([](const void* context, std::int64_t part) { (*static_cast<const decltype(band)*>(context))(part); },
-                &band));
-}
 
-// The W8A8 linear of the quantized layer on x.
-Status quantized_outputs(const Stream& stream, const io::Checkpoint& checkpoint, const format::QuantizedLayer& layer,
-                         const std::vector<float>& x, std::int64_t tokens, std::vector<float>& y) {
-  format::LayerRows rows;
-  if (Status s = format::read_rows(checkpoint, layer, 0, layer.rows, rows); !s.ok()) return s;
-  const auto out = static_cast<std::int64_t>(layer.rows), in = static_cast<std::int64_t>(layer.columns);
-  const auto packed = PackedWeight::pack(stream, TensorRef<std::int8_t>(rows.codes.data(), {out, in}));
-  if (!packed.ok()) return packed.status();
-  const auto plan =
-      QuantizedLinearPlan<float>::select(stream, {.max_rows = tokens, .in_features = in, .out_features = out});
-  if (!plan.ok()) return plan.status();
-  std::vector<std::byte> scratch(plan->workspace_size());
-  y.resize(static_cast<std::size_t>(tokens * out));
-  return plan->run(stream, {scratch.data(), scratch.size()},
-                   {.input = {x.data(), {tokens, in}},
-                    .packed_weight = &*packed,
-                    .weight_scale = TensorRef<float>(rows.scales.data(), {out}),
-                    .output = {y.data(), {tokens, out}}});
-}
+  OutputSums(const Stream& stream, const model::Weights& original, const std::vector<Runnable>& quantized)
+      : stream_(stream), original_(original), quantized_(quantized), sums_(quantized.size()) {}
 
-double output_sqnr_db(const std::vector<double>& reference, const std::vector<float>& got) {
-  double signal = 0, noise = 0;
-  for (std::size_t i = 0; i < reference.size(); ++i) {
-    const double error = reference[i] - static_cast<double>(got[i]);
-    signal += reference[i] * reference[i];
-    noise += error * error;
+  Status see(const model::LinearModule& linear, const float* x, std::int64_t stride, std::int64_t rows) override {
+    std::vector<float> wanted, got, smoothed;
+    for (std::size_t i = 0; i < quantized_.size(); ++i) {
+      const Candidate& candidate = quantized_[i].candidate;
+      const auto layer = candidate.by_name.find(linear.module);
+      if (layer == candidate.by_name.end()) continue;
+      if (wanted.empty())
+        if (Status s = run(original_, linear, x, stride, rows, wanted); !s.ok()) return s;
+      const float* input = x;
+      std::int64_t input_stride = stride;
+      if (layer->second.s != nullptr) {
+        if (Status s = smooth(candidate, layer->second, x, stride, rows, smoothed); !s.ok()) return s;
+        input = smoothed.data();
+        input_stride = linear.in;
+      }
+      if (Status s = run(quantized_[i].weights, linear, input, input_stride, rows, got); !s.ok()) return s;
+      Sums& sums = sums_[i][linear.module];
+      for (std::size_t k = 0; k < wanted.size(); ++k) {
+        const double y = static_cast<double>(wanted[k]), error = y - static_cast<double>(got[k]);
+        sums.signal += y * y;
+        sums.noise += error * error;
+      }
+    }
+    return {};
   }
-  return sqnr_db(signal, noise);
-}
 
-// What the library's linear computes: one scale for each output channel, and one for each token at run time.
-bool runs_as_w8a8(const format::SchemeSpec& spec) {
-  return spec.weights.code == ElementKind::s8 && spec.weights.strategy == format::Strategy::channel &&
-         spec.activations && spec.activations->dynamic;
-}
+  const std::map<std::string, Sums>& of(std::size_t checkpoint) const { return sums_[checkpoint]; }
+
+ private:
+  Status run(const model::Weights& weights, const model::LinearModule& linear, const float* x, std::int64_t stride,
+             std::int64_t rows, std::vector<float>& y) {
+    const auto layer = model::LinearLayer::load(stream_, weights, linear, rows);
+    if (!layer.ok()) return layer.status();
+    workspace_.resize(layer->workspace_size());
+    y.resize(size(rows * linear.out));
+    return layer->run(stream_, {workspace_.data(), workspace_.size()}, x, stride, rows, y.data(), linear.out);
+  }
+
+  static Status smooth(const Candidate& candidate, const Candidate::Layer& layer, const float* x, std::int64_t stride,
+                       std::int64_t rows, std::vector<float>& to) {
+    const auto in = static_cast<std::size_t>(layer.layer->columns);
+    std::vector<float> s(in);
+    if (Status status = candidate.smoothing->read(*layer.s, 0, s); !status.ok()) return status;
+    to.resize(size(rows) * in);
+    for (std::size_t r = 0; r < size(rows); ++r)
+      for (std::size_t k = 0; k < in; ++k) to[r * in + k] = x[r * size(stride) + k] / s[k];
+    return {};
+  }
+
+  const Stream& stream_;
+  const model::Weights& original_;
+  const std::vector<Runnable>& quantized_;
+  std::vector<std::map<std::string, Sums>> sums_;
+  std::vector<std::byte> workspace_;
+};
 
 }  // namespace
 
-Result<std::vector<OutputLoss>> output_losses(const model::DemoModel& demo, const fs::path& original,
-                                              const fs::path& quantized, const Stream& stream) {
-  if (Status s = model::check(demo); !s.ok()) return s;
-  const auto before = io::Checkpoint::open(original);
-  if (!before.ok()) return before.status();
-  const auto after = io::Checkpoint::open(quantized);
-  if (!after.ok()) return after.status();
-  const auto config = format::read_quantization_config(*after);
-  if (!config.ok()) return config.status();
-  if (!runs_as_w8a8(config->scheme.spec()))
-    return base::unsupported("{}: is {}; outputs can be compared for w8a8 only", io::printable(quantized.string()),
-                             name(config->scheme.kind));
-  const auto layers = format::find_quantized_layers(*after, *config);
-  if (!layers.ok()) return layers.status();
-  std::map<std::string, const format::QuantizedLayer*> by_module;
-  for (const format::QuantizedLayer& layer : *layers) by_module[layer.module] = &layer;
-
-  std::vector<OutputLoss> losses;
-  std::vector<double> wanted;
-  std::vector<float> got;
-  for (const model::DemoLinear& linear : model::demo_linears(demo)) {
-    const auto found = by_module.find(linear.module);
-    if (found == by_module.end()) continue;
-    const format::QuantizedLayer& layer = *found->second;
-    if (layer.rows != static_cast<std::uint64_t>(linear.out) || layer.columns != static_cast<std::uint64_t>(linear.in))
-      return invalid_problem("{}: {} is [{}, {}], the demo model's is [{}, {}]", io::printable(quantized.string()),
-                             linear.module, layer.rows, layer.columns, linear.out, linear.in);
-    std::vector<BFloat16> norm_before, norm_after;
-    if (!linear.norm.empty()) {
-      const auto width = static_cast<std::uint64_t>(linear.in);
-      auto first = read_bf16(*before, linear.norm + ".weight", width);
-      if (!first.ok()) return first.status();
-      auto second = read_bf16(*after, linear.norm + ".weight", width);
-      if (!second.ok()) return second.status();
-      norm_before = std::move(first).value();
-      norm_after = std::move(second).value();
-    }
-    const auto weight = read_bf16(*before, linear.module + ".weight", layer.rows * layer.columns);
-    if (!weight.ok()) return weight.status();
-    if (Status s = reference_outputs(stream, model::demo_test_rows(linear, norm_before), *weight,
-                                     model::kDemoTestTokens, linear.out, linear.in, wanted);
-        !s.ok())
-      return s;
-    if (Status s = quantized_outputs(stream, *after, layer, model::demo_test_rows(linear, norm_after),
-                                     model::kDemoTestTokens, got);
-        !s.ok())
-      return s;
-    losses.push_back({linear.module, output_sqnr_db(wanted, got)});
+Status measure_outputs(const model::TokenText& text, int threads, Comparison& comparison, base::Progress& progress) {
+  const Stream stream = threads == 0 ? Stream::cpu() : Stream::cpu(threads);
+  if (!stream.status().ok()) return stream.status();
+  if (text.ids.empty()) return base::invalid_problem("outputs: the text has no tokens");
+  std::vector<model::ModelRun> runs;
+  if (auto opened = model::ModelRun::open(stream, comparison.original, text); opened.ok())
+    runs.push_back(std::move(opened).value());
+  else
+    return opened.status();
+  model::ModelRun& run = runs.front();
+  const auto job = model::TextJob::begin(stream, runs, text, {});
+  if (!job.ok()) return job.status();
+  std::vector<Runnable> quantized;
+  for (const ModelLoss& loss : comparison.quantized) {
+    auto runnable = open_runnable(run.weights().checkpoint(), loss.path);
+    if (!runnable.ok()) return runnable.status();
+    quantized.push_back(std::move(runnable).value());
   }
-  return losses;
+  OutputSums sums(stream, run.weights(), quantized);
+  progress.begin("comparing outputs", run.work(), base::Unit::tokens, run.network().blocks.size());
+  if (Status s = run.run_blocks(progress, &sums); !s.ok()) return s;
+  for (std::size_t i = 0; i < quantized.size(); ++i)
+    for (LayerLoss& layer : comparison.quantized[i].layers)
+      if (const auto found = sums.of(i).find(layer.module); found != sums.of(i).end())
+        layer.output_sqnr_db = sqnr_db(found->second.signal, found->second.noise);
+  return {};
 }
 
 }  // namespace kvant::measure

@@ -41,6 +41,12 @@ def on_a_terminal(arguments, env=None, cwd=None, timeout=60):
     return said.decode("utf-8", "backslashreplace"), child.wait(timeout)
 
 
+# What tools/train_demo_model.py printed of held-out.txt when it had trained data/demo_model/.
+DEMO_PERPLEXITY = 19.5411
+# What the demo writes, with its verdict.
+DEMO_CHECKPOINTS = {"w8a8": "good", "w8a8-smooth": "good", "w8a8-static": "good", "w4a16": "noticeable"}
+
+
 class HelpTest(ToolTest):
     def test_help(self):
         for arguments in (["--help"], ["-h"]):
@@ -507,7 +513,7 @@ class OtherCommandsTest(ToolTest):
 
     def demo_tree(self, folder):
         """Manifests know when their input was written, reports how long it took; all else is the same bits every time."""
-        return {n: d for n, d in digest_tree(folder).items() if not n.endswith(("kvant/manifest.json", "report.html"))}
+        return {n: d for n, d in digest_tree(folder).items() if not n.endswith(("kvant/manifest.json", "report.html", "evaluation.html"))}
 
     def test_demo_twice(self):
         first = self.assert_done(run("demo", cwd=self.folder, timeout=240))
@@ -517,24 +523,72 @@ class OtherCommandsTest(ToolTest):
         trees.append(self.demo_tree(self.folder))
         self.assertEqual(trees[0], trees[1])
         for ran in (first, second):
-            self.assertIn("SQNR", ran.stdout)
-            self.assertIn("W8A8", ran.stdout)
-            self.assertIn(folder, ran.stdout)
-        quantized = [os.path.join(self.folder, folder, n) for n in os.listdir(self.path(folder)) if "w8a8" in n]
-        self.assertEqual(len(quantized), 2)
-        for path in quantized:
-            self.assert_done(run("verify", path))
-        # Smoothing must be worth it on the outputs that the table shows, or the demonstration shows nothing.
-        (mean,) = [line for line in first.stdout.splitlines() if line.strip().startswith("mean")]
-        gain = float(re.findall(r"[-+]?\d+\.\d+", mean)[-1])
-        self.assertGreater(gain, 1.0, mean)
+            for word in ("SQNR", "perplexity", "same top", "W8A8", folder):
+                self.assertIn(word, ran.stdout)
+        for name in DEMO_CHECKPOINTS:
+            self.assert_done(run("verify", self.path(folder, name)))
+            # A row of means and a row of the evaluation.
+            tables = first.stdout.split("files:")[0]
+            self.assertEqual(len(re.findall(rf"^(?:{folder}/)?{name} .*\d", tables, re.M)), 2, first.stdout)
+        # The model is as the tree ships it, file by file.
+        shipped = os.path.join(os.path.dirname(__file__), "..", "..", "data", "demo_model")
+        written = set(os.listdir(self.path(folder, "model"))) | {"held-out.txt", "calibration.txt"}
+        self.assertEqual(set(os.listdir(shipped)) - {"README.md"}, written)
+        for name in written:
+            path = self.path(folder, name) if name.endswith(".txt") else self.path(folder, "model", name)
+            with open(path, "rb") as got, open(os.path.join(shipped, name), "rb") as want:
+                self.assertTrue(got.read() == want.read(), name)
+        # What it tells to try next works.
+        commands = re.findall(r"^  kvant (.*)$", first.stdout.split("try next:")[1], re.M)
+        self.assertEqual([c.split()[0] for c in commands], ["eval", "compare", "verify", "inspect"])
+        for command in commands:
+            self.assert_done(run(*command.split(), cwd=self.folder))
+
+    def test_demo_layers(self):
+        plain = self.assert_done(run("demo", cwd=self.folder, timeout=240)).stdout
+        verbose = self.assert_done(run("demo", "--verbose", cwd=self.folder, timeout=240)).stdout
+        self.assertIsNone(re.search(r"^model\.layers\.", plain, re.M), plain)
+        self.assertEqual(len(re.findall(r"^model\.layers\.\d\.\S+(?: +\d+\.\d){4}$", verbose, re.M)), 28, verbose)
 
     def test_demo_is_the_same_everywhere(self):
-        digests = []
-        for name, more, env in (("a", [], {}), ("b", ["--threads", 1], {"KVANT_FORCE_ISA": "scalar"})):
-            self.assert_done(run("demo", "--output", self.path(name), *more, env=env, timeout=400))
-            digests.append(self.demo_tree(self.path(name)))
-        self.assertEqual(digests[0], digests[1])
+        trees, evaluations = [], []
+        for name, threads in (("a", 0), ("b", 1), ("c", 3)):
+            ran = self.assert_done(run("demo", "--output", self.path(name), "--json", "--threads", threads, timeout=400), quotes=True)
+            trees.append(self.demo_tree(self.path(name)))
+            evaluation = json.loads(ran.stdout)["evaluation"]
+            del evaluation["command"]
+            for quality in [evaluation["original"], *evaluation["quantized"]]:
+                quality["path"] = os.path.basename(quality["path"])
+            evaluations.append(evaluation)
+        for other in (1, 2):
+            self.assertEqual(trees[0], trees[other])
+            self.assertEqual(evaluations[0], evaluations[other])
+        # What torch says of the shipped model, and what the schemes must not lose.
+        self.assertAlmostEqual(evaluations[0]["original"]["perplexity"] / DEMO_PERPLEXITY, 1, delta=1e-5)
+        self.assertEqual({q["path"]: q["verdict"] for q in evaluations[0]["quantized"]}, DEMO_CHECKPOINTS)
+
+    def test_demo_on_other_instruction_sets(self):
+        """A part of the text: scalar kernels would take minutes for all of it."""
+        self.assert_done(run("demo", "--output", self.path("demo"), "--json", timeout=400), quotes=True)
+        model, *quantized = [self.path("demo", name) for name in ("model", *DEMO_CHECKPOINTS)]
+        said, trees = [], []
+        for isa in (None, "scalar", "avx2"):
+            env = {"KVANT_FORCE_ISA": isa} if isa else {}
+            if isa == "avx2" and run("info", env=env).returncode:
+                continue  # this machine has none
+            folder = self.path(isa or "default")
+            os.mkdir(folder)
+            stats = os.path.join(folder, "stats.safetensors")
+            self.assert_done(run("calibrate", model, "--text", self.path("demo", "calibration.txt"), "--max-tokens", 100,
+                                 "-o", stats, env=env))
+            self.assert_done(run("quantize", model, "-o", os.path.join(folder, "smooth"), "--smooth", "--stats", stats, env=env))
+            ran = self.assert_done(run("eval", model, *quantized, "--text", self.path("demo", "held-out.txt"),
+                                       "--max-tokens", 200, "--json", env=env, timeout=200), quotes=True)
+            said.append(json.loads(ran.stdout))
+            trees.append(self.demo_tree(folder))
+        for other in range(1, len(said)):
+            self.assertEqual(said[other], said[0])
+            self.assertEqual(trees[other], trees[0])
 
     def test_demo_over_something_else(self):
         os.mkdir(self.path("mine"))
@@ -542,6 +596,36 @@ class OtherCommandsTest(ToolTest):
         before = digest_tree(self.path("mine"))
         self.assert_refused(run("demo", "--output", self.path("mine"), timeout=120), self.path("mine"))
         self.assertEqual(digest_tree(self.path("mine")), before)
+
+    def test_demo_over_another_demo(self):
+        """Only what a demo wrote is replaced, also of one that was killed or older."""
+        out = self.path("demo")
+        self.assert_done(run("demo", "--output", out, timeout=120))
+        fresh = self.demo_tree(out)
+        model = lambda name: os.path.join("demo", "model", name)
+        # Killed before the model was whole; an older model and text.
+        shutil.rmtree(self.path("demo", "w4a16"))
+        for name in os.listdir(out):
+            if os.path.isfile(self.path("demo", name)):
+                os.remove(self.path("demo", name))
+        os.remove(self.path(model("config.json")))
+        os.rename(self.path(model("model.safetensors")), self.path(model("model.safetensors.partial")))
+        self.assert_done(run("demo", "--output", out, timeout=120))
+        self.assertEqual(self.demo_tree(out), fresh)
+        self.put(model("model.safetensors"), "older")
+        self.put("demo/held-out.txt", "older")
+        self.assert_done(run("demo", "--output", out, timeout=120))
+        self.assertEqual(self.demo_tree(out), fresh)
+        # Files of somebody else, under any name.
+        for name in ("demo/notes.txt", model("notes.txt")):
+            self.put(name, "mine")
+            self.assert_refused(run("demo", "--output", out), out, "did not write")
+            os.remove(self.path(name))
+        os.mkdir(self.path("other"))
+        self.put("other/held-out.txt", "mine")
+        self.assert_refused(run("demo", "--output", self.path("other")), "holds held-out.txt")
+        self.put("demo/model/config.json", '{"model_type": "llama"}')
+        self.assert_refused(run("demo", "--output", out), "holds ")
 
 
 if __name__ == "__main__":

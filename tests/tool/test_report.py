@@ -730,13 +730,14 @@ class OtherCommandsTest(ReportTest):
         self.assertIn(file, ran.stdout)
         root = page.read(file)
         self.assertEqual(page.outside_references(root), [])
-        self.assertEqual(len(root.find("section#depth svg.depth")), 4)
+        self.assertEqual(len(root.find("section#depth svg.depth")), 8)
         self.assertEqual(len(root.find("table#table tbody tr")), 28)
         # Once more: what an earlier demo left is replaced.
-        ran = self.assert_done(run("demo", "--output", self.path("demo"), "--report", self.path("own.html"), "--json", timeout=120))
-        document = parse(ran.stdout)
+        ran = self.assert_done(run("demo", "--output", self.path("demo"), "--report", self.path("own.html"), "--json", timeout=120),
+                               quotes=True)
+        document = parse(ran.stdout)["comparison"]
         root = self.check(document, self.path("own.html"))
-        self.assertEqual([len(q["layers"]) for q in document["quantized"]], [28, 28])
+        self.assertEqual([len(q["layers"]) for q in document["quantized"]], [28] * 4)
         self.assertTrue(all(layer["output_sqnr_db"] is not None for q in document["quantized"] for layer in q["layers"]))
         self.assertTrue(root.find("svg.smoothing"))
         self.assertTrue(root.find("svg.inputs"))
