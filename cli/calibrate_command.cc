@@ -17,7 +17,7 @@
 namespace kvant::cli {
 namespace {
 
-struct Options {
+struct CalibrateOptions {
   std::string model;
   std::string output;
   bool force = false;
@@ -26,11 +26,11 @@ struct Options {
   bool json = false;
 };
 
-constexpr const char* kExamples =
+constexpr const char* kCalibrateExamples =
     "  kvant calibrate ./SmolLM2 --text corpus.txt -o stats.safetensors\n"
     "  kvant quantize ./SmolLM2 -o ./SmolLM2-w8a8 --stats stats.safetensors --smooth";
 
-int run(const Options& options, const Request& request) {
+int run(const CalibrateOptions& options, const Request& request) {
   auto text = read_text_for(options.model, options.text);
   if (!text.ok()) return fail(text.status());
   ProgressBar progress(request.quiet);
@@ -62,7 +62,7 @@ int run(const Options& options, const Request& request) {
 }  // namespace
 
 Command calibrate_command() {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<CalibrateOptions>();
   std::vector<Argument> arguments = {checkpoint_positional("MODEL", options->model),
                                      {.name = "--output",
                                       .letter = "-o",
@@ -80,7 +80,7 @@ Command calibrate_command() {
               "Collect statistics of activations. Runs the model over a text, block by block, and writes the "
               "min, max, max magnitude and mean square of each input channel of every linear: what "
               "quantize needs for --smooth and for static schemes.",
-          .examples = kExamples,
+          .examples = kCalibrateExamples,
           .arguments = std::move(arguments),
           .run = [options](const Request& request) { return run(*options, request); }};
 }

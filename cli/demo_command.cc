@@ -34,14 +34,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct DemoOptions {
   std::string output = "kvant-demo";
   std::string report;  // empty: kReport in the output
   bool json = false;
   int threads = 0;
 };
 
-constexpr const char* kExamples =
+constexpr const char* kDemoExamples =
     "  kvant demo                         # in ./kvant-demo\n"
     "  kvant demo --output /tmp/kvant-demo\n"
     "  kvant demo -q                      # the tables alone";
@@ -87,8 +87,8 @@ Status check_folder(const fs::path& folder) {
   return {};
 }
 
-Result<quantize::CheckpointPlan> quantize(const Options& options, const fs::path& folder, bool smooth,
-                                          ProgressBar& progress) {
+Result<quantize::CheckpointPlan> quantize_demo(const DemoOptions& options, const fs::path& folder, bool smooth,
+                                               ProgressBar& progress) {
   quantize::QuantizeOptions recipe;
   recipe.input = folder / kModel;
   recipe.output = folder / (smooth ? kSmooth : kPlain);
@@ -106,7 +106,7 @@ Result<quantize::CheckpointPlan> quantize(const Options& options, const fs::path
 }
 
 // Both checkpoints beside the model, on weights and on outputs.
-Result<measure::Comparison> compare(const Options& options, const fs::path& folder, const Stream& stream,
+Result<measure::Comparison> compare(const DemoOptions& options, const fs::path& folder, const Stream& stream,
                                     ProgressBar& progress) {
   auto comparison = measure::compare({.original = folder / kModel,
                                       .quantized = {folder / kPlain, folder / kSmooth},
@@ -177,7 +177,7 @@ std::string loss_table(const measure::Comparison& comparison) {
 
 Result<std::string> speed_table(const Stream& all) {
   constexpr LinearShape kShape{128, 4096, 4096};
-  constexpr double kBudget = 0.25;
+  constexpr double kDemoBudget = 0.25;
   constexpr auto kRight = Column::Align::right;
   Table table({{fmt::format("linear {} x {} x {}", kShape.rows, kShape.in, kShape.out)},
                {"threads", kRight},
@@ -187,9 +187,9 @@ Result<std::string> speed_table(const Stream& all) {
   std::vector<Stream> streams = {Stream::cpu(1)};
   if (all.threads() > 1) streams.push_back(all);
   for (const Stream& stream : streams) {
-    const auto f32 = time_f32_linear(stream, kShape, kBudget);
+    const auto f32 = time_f32_linear(stream, kShape, kDemoBudget);
     if (!f32.ok()) return f32.status();
-    const auto w8a8 = time_w8a8_linear(stream, kShape, kBudget);
+    const auto w8a8 = time_w8a8_linear(stream, kShape, kDemoBudget);
     if (!w8a8.ok()) return w8a8.status();
     for (const auto& [label, seconds] :
          {std::pair{"f32", *f32}, std::pair{"W8A8, activations quantized inside", *w8a8}})
@@ -200,7 +200,7 @@ Result<std::string> speed_table(const Stream& all) {
   return table.text(Terminal::of(1));
 }
 
-int run(const Options& options, const Request& request) {
+int run(const DemoOptions& options, const Request& request) {
   const fs::path folder = options.output;
   const Stream stream = options.threads == 0 ? Stream::cpu() : Stream::cpu(options.threads);
   if (!stream.status().ok()) return fail(stream.status());
@@ -219,10 +219,10 @@ int run(const Options& options, const Request& request) {
 
   ProgressBar progress(!request.verbose);
   step("quantizing it to w8a8");
-  const auto plain_plan = quantize(options, folder, false, progress);
+  const auto plain_plan = quantize_demo(options, folder, false, progress);
   if (!plain_plan.ok()) return fail(plain_plan.status());
   step("quantizing it to w8a8 with smoothing");
-  const auto smooth_plan = quantize(options, folder, true, progress);
+  const auto smooth_plan = quantize_demo(options, folder, true, progress);
   if (!smooth_plan.ok()) return fail(smooth_plan.status());
 
   step("comparing weights, and outputs of every linear for generated activations");
@@ -272,7 +272,7 @@ int run(const Options& options, const Request& request) {
 }  // namespace
 
 Command demo_command() {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<DemoOptions>();
   return {
       .name = "demo",
       .description =
@@ -280,7 +280,7 @@ Command demo_command() {
           "its activation statistics, quantizes it with and without smoothing, compares the two on weights and on "
           "outputs, "
           "writes a report of what each layer lost, and times the W8A8 linear against f32.",
-      .examples = kExamples,
+      .examples = kDemoExamples,
       .arguments = {{.name = "--output",
                      .placeholder = "FOLDER",
                      .help = "Where to write (default ./kvant-demo); what an earlier demo wrote there is replaced, "

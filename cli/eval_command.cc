@@ -18,7 +18,7 @@
 namespace kvant::cli {
 namespace {
 
-struct Options {
+struct EvalOptions {
   std::string original;
   std::vector<std::string> quantized;
   TextOptions text;
@@ -26,7 +26,7 @@ struct Options {
   bool json = false;
 };
 
-constexpr const char* kExamples =
+constexpr const char* kEvalExamples =
     "  kvant eval ./SmolLM2 ./SmolLM2-w8a8 ./SmolLM2-w4a16 --text held-out.txt\n"
     "  kvant eval ./SmolLM2 --text held-out.txt --length 2048     # the perplexity of one model\n"
     "  kvant eval ./SmolLM2 ./SmolLM2-w8a8 --tokens ids.txt --json | jq '.quantized[0].mean_kl'";
@@ -85,7 +85,7 @@ void print_encoder(const measure::Evaluation& evaluation, const Terminal& termin
       "states. good: above 0.999 on average; broken: below 0.98.\n");
 }
 
-int run(const Options& options, const Request& request) {
+int run(const EvalOptions& options, const Request& request) {
   auto text = read_text_for(options.original, options.text);
   if (!text.ok()) return fail(text.status());
   ProgressBar progress(request.quiet);
@@ -114,7 +114,7 @@ int run(const Options& options, const Request& request) {
 }  // namespace
 
 Command eval_command() {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<EvalOptions>();
   std::vector<Argument> arguments = {
       checkpoint_positional("ORIGINAL", options->original),
       {.name = "QUANTIZED", .help = "Quantized checkpoints of it", .to = &options->quantized, .is_path = true}};
@@ -127,7 +127,7 @@ Command eval_command() {
               "block by block, and compares their predictions: perplexity, KL divergence, how often the "
               "most likely token is the same. For encoders: the cosine between embeddings of sentences. "
               "The numbers are the same for any number of threads.",
-          .examples = kExamples,
+          .examples = kEvalExamples,
           .arguments = std::move(arguments),
           .run = [options](const Request& request) { return run(*options, request); }};
 }

@@ -91,14 +91,14 @@ std::vector<BFloat16> norm_weights(std::string_view name, std::int64_t width) {
   return rounded;
 }
 
-struct Tensor {
+struct DemoTensor {
   io::TensorInfo info;
   std::function<std::vector<BFloat16>()> make;
 };
 
 // Layer by layer as transformers writes them.
-std::vector<Tensor> tensors_of(const DemoModel& model) {
-  std::vector<Tensor> tensors;
+std::vector<DemoTensor> tensors_of(const DemoModel& model) {
+  std::vector<DemoTensor> tensors;
   const auto add = [&](const std::string& name, std::int64_t rows, std::int64_t columns, double deviation) {
     io::TensorInfo info;
     info.name = name;
@@ -379,12 +379,12 @@ Status write_demo_model(const DemoModel& model, const fs::path& folder, const fs
   if (Status s = make_folders(stats.parent_path()); !s.ok()) return s;
 
   // As many bytes in each shard, more or less.
-  const std::vector<Tensor> tensors = tensors_of(model);
+  const std::vector<DemoTensor> tensors = tensors_of(model);
   std::uint64_t total = 0;
-  for (const Tensor& tensor : tensors) total += *io::tensor_bytes(tensor.info.dtype, tensor.info.shape);
-  std::vector<std::vector<const Tensor*>> shards(static_cast<std::size_t>(model.shards));
+  for (const DemoTensor& tensor : tensors) total += *io::tensor_bytes(tensor.info.dtype, tensor.info.shape);
+  std::vector<std::vector<const DemoTensor*>> shards(static_cast<std::size_t>(model.shards));
   std::uint64_t placed = 0;
-  for (const Tensor& tensor : tensors) {
+  for (const DemoTensor& tensor : tensors) {
     shards[static_cast<std::size_t>(placed * shards.size() / total)].push_back(&tensor);
     placed += *io::tensor_bytes(tensor.info.dtype, tensor.info.shape);
   }
@@ -393,7 +393,7 @@ Status write_demo_model(const DemoModel& model, const fs::path& folder, const fs
   for (int shard = 0; shard < model.shards; ++shard) {
     const auto& members = shards[static_cast<std::size_t>(shard)];
     std::vector<io::TensorInfo> infos;
-    for (const Tensor* const tensor : members) {
+    for (const DemoTensor* const tensor : members) {
       infos.push_back(tensor->info);
       weight_map[tensor->info.name] = shard_name(shard, model.shards);
     }
