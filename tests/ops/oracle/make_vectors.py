@@ -85,7 +85,7 @@ class Case:
 
     def __init__(self, fmt, numerics, q_min, q_max, zp, scale, x, dy):
         self.compute = "f64" if fmt == "f64" else "f32"
-        self.numerics, self.zp, self.scale, self.dy = numerics, zp, scale, dy
+        self.numerics, self.q_min, self.q_max, self.zp, self.scale, self.dy = numerics, q_min, q_max, zp, scale, dy
         self.y = y = quotient(x, scale, numerics, self.compute)
         if y == "nan":
             self.code, self.inside = min(max(zp, q_min), q_max), False
