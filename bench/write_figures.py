@@ -139,7 +139,7 @@ def operators(rows):
         share = f", {row['limit_share']:.2f} of the limit" if "limit_share" in row else ""
         what = "in L2, 64 Ki elements" if row["shape"] == [65536] else "one call on 64 elements"
         lines.append(f"- {row['op']} {row['in']} → {row['out']} {row['numerics']}, {what}: {row['seconds'] * 1e9:.0f} ns{share}")
-    lines += linear([row for row in rows if "macs" in row])
+    lines += linear([row for row in rows if row["op"].endswith("linear")])
     return lines
 
 

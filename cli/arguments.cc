@@ -120,12 +120,6 @@ std::vector<std::string> option_names(const Program& program, const Command* com
   return names;
 }
 
-std::vector<std::string> command_names(const Program& program) {
-  std::vector<std::string> names;
-  for (const Command& command : program.commands) names.push_back(command.name);
-  return names;
-}
-
 // A sentence for what CLI11 found wrong.
 std::string sentence_of(const CLI::ParseError& error) {
   const std::string text = error.what();
@@ -182,6 +176,12 @@ std::vector<Argument> options_of(const Program& program, const Command* command)
   if (command == nullptr) options.push_back(version_argument());
   options.insert(options.end(), program.options.begin(), program.options.end());
   return options;
+}
+
+std::vector<std::string> command_names(const Program& program) {
+  std::vector<std::string> names;
+  for (const Command& command : program.commands) names.push_back(command.name);
+  return names;
 }
 
 Parsed parse(const Program& program, std::vector<std::string> words) {

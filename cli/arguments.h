@@ -79,6 +79,7 @@ struct Program {
 // those that every command has as the last.
 std::vector<Argument> positionals_of(const Command* command);
 std::vector<Argument> options_of(const Program& program, const Command* command);
+std::vector<std::string> command_names(const Program& program);
 
 // Reads the words of a line (without the program) into the destinations of their arguments. Returns the command to run;
 // or none, and the exit code, where help, the version or what is wrong with the line was printed.

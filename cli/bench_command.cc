@@ -17,11 +17,11 @@
 namespace kvant::cli {
 namespace {
 
-struct Options {
+struct BenchOptions {
   int threads = 0;
 };
 
-constexpr const char* kExamples =
+constexpr const char* kBenchExamples =
     "  kvant bench                        # one thread, then all of them\n"
     "  kvant bench --threads 4\n"
     "  KVANT_FORCE_ISA=scalar kvant bench # without the vector kernels";
@@ -64,7 +64,7 @@ Result<Measured> quantize_per_token(const Stream& stream) {
   return Measured{*best, plan->sku().name()};
 }
 
-int run(const Options& options, const Request& request) {
+int run(const BenchOptions& options, const Request& request) {
   const Stream all = options.threads == 0 ? Stream::cpu() : Stream::cpu(options.threads);
   if (!all.status().ok()) return fail(all.status());
   std::vector<Stream> streams = {Stream::cpu(1)};
@@ -119,10 +119,10 @@ int run(const Options& options, const Request& request) {
 }  // namespace
 
 Command bench_command() {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<BenchOptions>();
   return {.name = "bench",
           .description = "Time the main operators. Takes a few seconds; ./dev bench of the sources is the long form.",
-          .examples = kExamples,
+          .examples = kBenchExamples,
           .arguments = {threads_option(options->threads)},
           .run = [options](const Request& request) { return run(*options, request); }};
 }

@@ -19,7 +19,7 @@
 namespace kvant::cli {
 namespace {
 
-struct Options {
+struct CalibrateOptions {
   std::string model;
   std::string output;
   bool force = false;
@@ -29,11 +29,11 @@ struct Options {
   bool json = false;
 };
 
-constexpr const char* kExamples =
+constexpr const char* kCalibrateExamples =
     "  kvant calibrate ./SmolLM2 --text corpus.txt -o stats.safetensors\n"
     "  kvant quantize ./SmolLM2 -o ./SmolLM2-w8a8 --stats stats.safetensors --smooth";
 
-int run(const Options& options, const Request& request) {
+int run(const CalibrateOptions& options, const Request& request) {
   auto text = read_text_for(options.model, options.text);
   if (!text.ok()) return fail(text.status());
   std::filesystem::path scratch = options.run.scratch;
@@ -72,7 +72,7 @@ int run(const Options& options, const Request& request) {
 }  // namespace
 
 Command calibrate_command() {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<CalibrateOptions>();
   std::vector<Argument> arguments = {checkpoint_positional("MODEL", options->model),
                                      {.name = "--output",
                                       .letter = "-o",
@@ -96,7 +96,7 @@ Command calibrate_command() {
               "input of every linear the min, max, max magnitude and mean square of each channel, the squared error of "
               "its int8 codes, and a histogram: what quantize needs for --smooth and for static schemes, and compare "
               "to estimate what outputs lose.",
-          .examples = kExamples,
+          .examples = kCalibrateExamples,
           .arguments = std::move(arguments),
           .run = [options](const Request& request) { return run(*options, request); }};
 }

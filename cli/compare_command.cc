@@ -18,7 +18,7 @@
 namespace kvant::cli {
 namespace {
 
-struct Options {
+struct CompareOptions {
   std::string original;
   std::vector<std::string> quantized;
   std::string stats, report;
@@ -28,7 +28,7 @@ struct Options {
   std::uint64_t max_memory = measure::CompareOptions().max_memory;
 };
 
-constexpr const char* kExamples =
+constexpr const char* kCompareExamples =
     "  kvant compare ./Llama ./Llama-w8a8\n"
     "  kvant compare ./Llama ./Llama-w8a8 --report loss.html\n"
     "  kvant compare ./Llama ./Llama-w8a8 ./Llama-w4a16 --top 10\n"
@@ -112,7 +112,7 @@ void print_tables(const measure::Comparison& comparison, int top) {
   for (const std::string& warning : comparison.warnings) print(fmt::format("warning: {}\n", warning));
 }
 
-int run(const Options& options, const Request& request) {
+int run(const CompareOptions& options, const Request& request) {
   if (!options.report.empty())
     if (const Status s = check_report_path(options.report); !s.ok()) return fail(s);
   measure::CompareOptions recipe{.original = options.original,
@@ -147,14 +147,14 @@ int run(const Options& options, const Request& request) {
 }  // namespace
 
 Command compare_command() {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<CompareOptions>();
   return {
       .name = "compare",
       .description =
           "Show what each layer lost. SQNR (signal to quantization noise, higher is better), mean squared error, "
           "cosine, "
           "largest error and the share of codes at the ends of their range; the worst layer first.",
-      .examples = kExamples,
+      .examples = kCompareExamples,
       .arguments =
           {{.name = "ORIGINAL",
             .help = "The checkpoint before quantizing",

@@ -15,7 +15,7 @@
 namespace kvant::cli {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kCompletionExamples =
     "  source <(kvant completion bash)                                  # in ~/.bashrc\n"
     "  kvant completion zsh > \"${fpath[1]}/_kvant\"\n"
     "  kvant completion fish > ~/.config/fish/completions/kvant.fish";
@@ -26,12 +26,6 @@ std::string all_spellings(const std::vector<Argument>& options) {
   std::vector<std::string> names;
   for (const Argument& option : options)
     for (std::string& name : option.spellings()) names.push_back(std::move(name));
-  return joined(names, " ");
-}
-
-std::string command_names(const Program& program) {
-  std::vector<std::string> names;
-  for (const Command& command : program.commands) names.push_back(command.name);
   return joined(names, " ");
 }
 
@@ -92,7 +86,7 @@ std::string bash_script(const Program& program) {
       "  esac\n"
       "}}\n"
       "complete -F _kvant kvant\n",
-      words(command_names(program) + " " + all_spellings(options_of(program, nullptr))));
+      words(joined(command_names(program), " ") + " " + all_spellings(options_of(program, nullptr))));
   return script;
 }
 
@@ -223,7 +217,7 @@ Command completion_command(const Program& program) {
   return {
       .name = "completion",
       .description = "Print a script that completes kvant's commands and options. For bash, zsh or fish.",
-      .examples = kExamples,
+      .examples = kCompletionExamples,
       .arguments = {{.name = "SHELL",
                      .help = "The shell that will read it: bash, zsh or fish",
                      .to = shell.get(),

@@ -18,14 +18,14 @@
 namespace kvant::cli {
 namespace {
 
-struct Options {
+struct ConvertOptions {
   std::string input, output;
   std::string dtype = "f32";
   bool resume = false, force = false, json = false;
   int threads = 0;
 };
 
-constexpr const char* kExamples =
+constexpr const char* kConvertExamples =
     "  kvant convert model.gguf -o ./model              # every value as it is, in f32\n"
     "  kvant convert model.gguf -o ./model --dtype bf16\n"
     "  kvant quantize ./model -o ./model-w8a8           # then go on with it";
@@ -35,7 +35,7 @@ io::DType dtype_of(const std::string& text) {
   return text == "bf16" ? io::DType::bf16 : io::DType::f32;
 }
 
-void print_summary(const quantize::ConvertOutcome& outcome, const Options& options) {
+void print_summary(const quantize::ConvertOutcome& outcome, const ConvertOptions& options) {
   const std::string output = io::printable(options.output);
   std::string text = fmt::format("{}: a {} model, {} in {}\n", output, outcome.model_type,
                                  counted(outcome.tensors, "tensor"), options.dtype);
@@ -50,7 +50,7 @@ void print_summary(const quantize::ConvertOutcome& outcome, const Options& optio
   print(text);
 }
 
-io::Json json_of(const quantize::ConvertOutcome& outcome, const Options& options) {
+io::Json json_of(const quantize::ConvertOutcome& outcome, const ConvertOptions& options) {
   return {{"input", options.input},
           {"output", options.output},
           {"dtype", options.dtype},
@@ -65,7 +65,7 @@ io::Json json_of(const quantize::ConvertOutcome& outcome, const Options& options
           {"warnings", outcome.warnings}};
 }
 
-int run(const Options& options, const Request& request) {
+int run(const ConvertOptions& options, const Request& request) {
   if (options.resume && options.force) {
     fail("--resume continues an output and --force replaces it: give one of the two; try 'kvant convert --help'");
     return kUsage;
@@ -93,14 +93,14 @@ int run(const Options& options, const Request& request) {
 }  // namespace
 
 Command convert_command() {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ConvertOptions>();
   return {
       .name = "convert",
       .description =
           "Convert a GGUF file to a checkpoint. Writes a folder with safetensors, config.json and the tokenizer, which "
           "kvant quantize and transformers read. Knows the architectures " +
           model::names_of_gguf_architectures() + " and the types " + format::names_of_decoded_types() + ".",
-      .examples = kExamples,
+      .examples = kConvertExamples,
       .arguments = {{.name = "IN", .help = "The .gguf file", .to = &options->input, .required = true, .is_path = true},
                     {.name = "--output",
                      .letter = "-o",

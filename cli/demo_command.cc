@@ -35,14 +35,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct DemoOptions {
   std::string output = "kvant-demo";
   std::string report;  // empty: the folder's own
   bool json = false;
   int threads = 0;
 };
 
-constexpr const char* kExamples =
+constexpr const char* kDemoExamples =
     "  kvant demo                         # in ./kvant-demo\n"
     "  kvant demo --output /tmp/kvant-demo\n"
     "  kvant demo -q                      # the tables alone\n"
@@ -170,7 +170,7 @@ std::string layer_table(const measure::Comparison& comparison) {
 
 Result<std::string> speed_table(const Stream& all) {
   constexpr LinearShape kShape{128, 4096, 4096};
-  constexpr double kBudget = 0.25;
+  constexpr double kDemoBudget = 0.25;
   constexpr auto kRight = Column::Align::right;
   Table table({{fmt::format("linear {} x {} x {}", kShape.rows, kShape.in, kShape.out)},
                {"threads", kRight},
@@ -180,9 +180,9 @@ Result<std::string> speed_table(const Stream& all) {
   std::vector<Stream> streams = {Stream::cpu(1)};
   if (all.threads() > 1) streams.push_back(all);
   for (const Stream& stream : streams) {
-    const auto f32 = time_f32_linear(stream, kShape, kBudget);
+    const auto f32 = time_f32_linear(stream, kShape, kDemoBudget);
     if (!f32.ok()) return f32.status();
-    const auto w8a8 = time_w8a8_linear(stream, kShape, kBudget);
+    const auto w8a8 = time_w8a8_linear(stream, kShape, kDemoBudget);
     if (!w8a8.ok()) return w8a8.status();
     for (const auto& [label, seconds] : {std::pair{"f32", *f32}, std::pair{"W8A8", *w8a8}})
       table.add({label, fmt::format("{}", stream.threads()), fmt::format("{:.2f} ms", seconds * 1e3),
@@ -214,7 +214,7 @@ void print_files(const DemoFolder& folder, const fs::path& report) {
                   model, first, last, shown(folder.held_out_text())));
 }
 
-int run(const Options& options, const Request& request) {
+int run(const DemoOptions& options, const Request& request) {
   const DemoFolder folder{options.output};
   const Stream stream = options.threads == 0 ? Stream::cpu() : Stream::cpu(options.threads);
   if (!stream.status().ok()) return fail(stream.status());
@@ -282,7 +282,7 @@ int run(const Options& options, const Request& request) {
 }  // namespace
 
 Command demo_command() {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<DemoOptions>();
   return {
       .name = "demo",
       .description =
@@ -290,7 +290,7 @@ Command demo_command() {
           "of its activations, quantizes it to 8 and 4 bits, compares every layer, writes reports, evaluates all "
           "checkpoints on a text that the model did not learn from, and times the W8A8 linear against f32. Takes a few "
           "seconds.",
-      .examples = kExamples,
+      .examples = kDemoExamples,
       .arguments = {{.name = "--output",
                      .placeholder = "FOLDER",
                      .help = "Where to write (default ./kvant-demo); what an earlier demo wrote there is replaced, "

@@ -21,7 +21,7 @@
 namespace kvant::cli {
 namespace {
 
-struct Options {
+struct EvalOptions {
   std::string original;
   std::vector<std::string> quantized;
   TextOptions text;
@@ -30,14 +30,14 @@ struct Options {
   bool json = false;
 };
 
-constexpr const char* kExamples =
+constexpr const char* kEvalExamples =
     "  kvant eval ./SmolLM2 ./SmolLM2-w8a8 ./SmolLM2-w4a16 --text held-out.txt\n"
     "  kvant eval ./SmolLM2 ./SmolLM2-w4a16 --text held-out.txt --report eval.html\n"
     "  kvant eval ./SmolLM2 --text held-out.txt --length 2048     # the perplexity of one model\n"
     "  kvant eval model-F16.gguf model-Q4_K_M.gguf --text held-out.txt\n"
     "  kvant eval ./SmolLM2 ./SmolLM2-w8a8 --tokens ids.txt --json | jq '.quantized[0].mean_kl'";
 
-int run(const Options& options, const Request& request) {
+int run(const EvalOptions& options, const Request& request) {
   if (!options.report.empty())
     if (const Status s = check_report_path(options.report); !s.ok()) return fail(s);
   auto text = read_text_for(options.original, options.text);
@@ -78,7 +78,7 @@ int run(const Options& options, const Request& request) {
 }  // namespace
 
 Command eval_command() {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<EvalOptions>();
   std::vector<Argument> arguments = {
       checkpoint_positional("ORIGINAL", options->original),
       {.name = "QUANTIZED", .help = "Quantized checkpoints of it", .to = &options->quantized, .is_path = true}};
@@ -95,7 +95,7 @@ Command eval_command() {
               "sentences are as near to each other as before. "
               "The numbers are the same for any number of threads and any --max-memory. A run that was stopped goes on "
               "with --resume.",
-          .examples = kExamples,
+          .examples = kEvalExamples,
           .arguments = std::move(arguments),
           .run = [options](const Request& request) { return run(*options, request); }};
 }

@@ -22,11 +22,11 @@
 namespace kvant::cli {
 namespace {
 
-struct Options {
+struct InfoOptions {
   bool json = false;
 };
 
-constexpr const char* kExamples =
+constexpr const char* kInfoExamples =
     "  kvant info\n"
     "  kvant info --json\n"
     "  KVANT_FORCE_ISA=scalar kvant info";
@@ -48,7 +48,7 @@ std::string cuda_text(const BuildInfo& build) {
   return status.ok() ? "CUDA" : fmt::format("CUDA is in this build, but {}", status.message());
 }
 
-int run(const Options& options, const Request& /*request*/) {
+int run(const InfoOptions& options, const Request& /*request*/) {
   const Stream stream = Stream::cpu();
   const BuildInfo build = build_info();
   // The one that select() takes. Empty: what was asked for cannot be had.
@@ -103,13 +103,13 @@ int run(const Options& options, const Request& /*request*/) {
 }  // namespace
 
 Command info_command() {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<InfoOptions>();
   return {
       .name = "info",
       .description =
           "Show what this build and this machine can do. Version, compiler, backends, threads, and the kernels of each "
           "instruction set.",
-      .examples = kExamples,
+      .examples = kInfoExamples,
       .arguments = {json_option(options->json)},
       .run = [options](const Request& request) { return run(*options, request); }};
 }

@@ -19,14 +19,14 @@
 namespace kvant::cli {
 namespace {
 
-struct Options {
+struct InspectOptions {
   std::string path;
   bool stats = false, json = false;
   int threads = 0;
   std::uint64_t max_memory = measure::InspectOptions().max_memory;
 };
 
-constexpr const char* kExamples =
+constexpr const char* kInspectExamples =
     "  kvant inspect ./Llama\n"
     "  kvant inspect model.safetensors --stats      # ranges, outlier channels, NaN and infinities\n"
     "  kvant inspect ./Llama --json | jq '.tensors[].name'\n"
@@ -57,8 +57,8 @@ std::string table_of(const measure::Inspection& inspection, bool stats) {
   Table table(std::move(columns));
   for (const measure::InspectedTensor& tensor : inspection.tensors) {
     std::vector<std::string> cells = {io::printable(tensor.info.name), std::string(io::name(tensor.info.dtype)),
-                                      fmt::format("[{}]", base::joined(tensor.info.shape, ", ")),
-                                      file_size(tensor.info.bytes()), std::string(model::name(tensor.judgement.role))};
+                                      base::bracketed(tensor.info.shape), file_size(tensor.info.bytes()),
+                                      std::string(model::name(tensor.judgement.role))};
     if (stats && tensor.stats) {
       const measure::ValueStats& s = *tensor.stats;
       for (const double value : {s.min, s.max, s.rms}) cells.push_back(fmt::format("{:.4g}", value));
@@ -95,7 +95,7 @@ std::string totals(const measure::Inspection& inspection) {
   return text;
 }
 
-int run(const Options& options, const Request& request) {
+int run(const InspectOptions& options, const Request& request) {
   if (io::is_gguf(options.path)) {
     if (options.stats)
       return fail(fmt::format("{}: --stats reads safetensors; convert it first with 'kvant convert'",
@@ -120,14 +120,14 @@ int run(const Options& options, const Request& request) {
 }  // namespace
 
 Command inspect_command() {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<InspectOptions>();
   Argument path = checkpoint_positional("PATH", options->path);
   path.help = "The checkpoint: a folder, one .safetensors file, or one .gguf file";
   return {
       .name = "inspect",
       .description =
           "Show what is in a checkpoint. Its tensors with dtypes, shapes, sizes and roles, and its metadata.",
-      .examples = kExamples,
+      .examples = kInspectExamples,
       .arguments = {path,
                     {.name = "--stats",
                      .help = "Read all values: range, root mean square, zeros, outlier channels, NaN and infinities",

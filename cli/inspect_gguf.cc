@@ -60,8 +60,8 @@ std::uint64_t bytes_of(const io::GgufFile& file) {
 void print_text(const io::GgufFile& file) {
   Table table({{"tensor", Column::Align::left, true}, {"type"}, {"shape"}, {"size", Column::Align::right}});
   for (const io::GgufTensor& tensor : file.tensors())
-    table.add({io::printable(tensor.name), std::string(info(tensor.type).name),
-               fmt::format("[{}]", base::joined(tensor.shape, ", ")), file_size(tensor.bytes())});
+    table.add({io::printable(tensor.name), std::string(info(tensor.type).name), base::bracketed(tensor.shape),
+               file_size(tensor.bytes())});
   print(table.text(Terminal::of(1)));
   print(fmt::format("\n{}: {}, {}, GGUF version {}\nmetadata:\n", io::printable_path(file.file().path()),
                     counted(file.tensors().size(), "tensor"), file_size(bytes_of(file)), file.version()));

@@ -28,7 +28,7 @@ namespace {
 
 using quantize::Action;
 
-struct Options {
+struct QuantizeOptions {
   std::string input, output;
   std::string scheme = std::string(name(format::Scheme().kind));
   std::string stats, alpha, smooth_groups, scale_dtype, report;
@@ -39,7 +39,7 @@ struct Options {
   std::uint64_t max_memory = quantize::kDefaultMaxMemory;
 };
 
-constexpr const char* kExamples =
+constexpr const char* kQuantizeExamples =
     "  kvant quantize ./Llama -o ./Llama-w8a8\n"
     "  kvant quantize ./Llama -o ./Llama-w8a8 --stats stats.safetensors --smooth\n"
     "  kvant quantize ./Llama -o ./Llama-w4a16 --scheme w4a16 --group-size 64 --dry-run\n"
@@ -62,7 +62,7 @@ io::DType scale_dtype_named(const std::string& text) {
   return io::DType::f32;
 }
 
-quantize::QuantizeOptions recipe_of(const Options& options) {
+quantize::QuantizeOptions recipe_of(const QuantizeOptions& options) {
   quantize::QuantizeOptions recipe;
   recipe.input = options.input;
   recipe.output = options.output;
@@ -85,7 +85,7 @@ quantize::QuantizeOptions recipe_of(const Options& options) {
 }
 
 // What the options show by themselves, before any file is opened. Empty: nothing is wrong.
-std::string misuse(const Options& options) {
+std::string misuse(const QuantizeOptions& options) {
   const format::Scheme scheme = recipe_of(options).scheme;
   if (const Status s = format::check(scheme); !s.ok()) return std::string(s.message());
   if (options.stats.empty() && !options.alpha.empty())
@@ -119,9 +119,9 @@ std::string table_of(const quantize::CheckpointPlan& plan, const Terminal& termi
                {"after", Column::Align::right},
                {"why", Column::Align::left, true}});
   for (const quantize::TensorPlan& tensor : plan.tensors)
-    table.add({io::printable(tensor.name), std::string(io::name(tensor.dtype)),
-               fmt::format("[{}]", base::joined(tensor.shape, ", ")), std::string(quantize::name(tensor.action)),
-               file_size(tensor.bytes_before), file_size(tensor.bytes_after), tensor.reason});
+    table.add({io::printable(tensor.name), std::string(io::name(tensor.dtype)), base::bracketed(tensor.shape),
+               std::string(quantize::name(tensor.action)), file_size(tensor.bytes_before),
+               file_size(tensor.bytes_after), tensor.reason});
   return table.text(terminal);
 }
 
@@ -154,7 +154,7 @@ std::string plan_totals(const quantize::CheckpointPlan& plan) {
   return text;
 }
 
-io::Json json_of(const quantize::CheckpointPlan& plan, const Options& options) {
+io::Json json_of(const quantize::CheckpointPlan& plan, const QuantizeOptions& options) {
   io::Json document = {{"input", options.input},
                        {"output", options.output},
                        {"scheme", options.scheme},
@@ -183,7 +183,7 @@ io::Json json_of(const quantize::CheckpointPlan& plan, const Options& options) {
   return document;
 }
 
-int dry_run(const quantize::CheckpointQuantizer& quantizer, const Options& options, const Request& request) {
+int dry_run(const quantize::CheckpointQuantizer& quantizer, const QuantizeOptions& options, const Request& request) {
   const quantize::CheckpointPlan& plan = quantizer.what();
   const Status output = quantizer.check_output();
   if (options.json) {
@@ -202,7 +202,7 @@ int dry_run(const quantize::CheckpointQuantizer& quantizer, const Options& optio
 }
 
 void print_summary(const quantize::CheckpointPlan& plan, const quantize::QuantizeOutcome& outcome,
-                   const Options& options, bool reported) {
+                   const QuantizeOptions& options, bool reported) {
   const double seconds = outcome.seconds > 0 ? outcome.seconds : 1e-9;
   std::string text = fmt::format("{}: {} quantized to {}\n", io::printable(options.output),
                                  counted(count(plan, Action::quantize), "layer"), options.scheme);
@@ -224,7 +224,7 @@ void print_summary(const quantize::CheckpointPlan& plan, const quantize::Quantiz
 }
 
 // What the report reads of the statistics, it reads after the work is done: a bad one is refused before.
-Status check_statistics(const quantize::CheckpointPlan& plan, const Options& options) {
+Status check_statistics(const quantize::CheckpointPlan& plan, const QuantizeOptions& options) {
   if (options.report.empty() || options.stats.empty()) return {};
   const auto stats = format::ActivationStats::open(options.stats);
   if (!stats.ok()) return stats.status();
@@ -237,7 +237,7 @@ Status check_statistics(const quantize::CheckpointPlan& plan, const Options& opt
 }
 
 // What the report shows: the output beside the input.
-Result<measure::Comparison> compare_output(const Options& options, ProgressBar& progress) {
+Result<measure::Comparison> compare_output(const QuantizeOptions& options, ProgressBar& progress) {
   measure::CompareOptions recipe{.original = options.input,
                                  .quantized = {options.output},
                                  .details = true,
@@ -247,7 +247,7 @@ Result<measure::Comparison> compare_output(const Options& options, ProgressBar& 
   return measure::compare(recipe, progress);
 }
 
-int run(const Options& options, const Request& request) {
+int run(const QuantizeOptions& options, const Request& request) {
   if (const std::string wrong = misuse(options); !wrong.empty()) {
     fail(fmt::format("{}; try 'kvant quantize --help'", wrong));
     return kUsage;
@@ -301,14 +301,14 @@ int run(const Options& options, const Request& request) {
 }  // namespace
 
 Command quantize_command() {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<QuantizeOptions>();
   return {
       .name = "quantize",
       .description =
           "Quantize a checkpoint. Reads a safetensors file, or a folder with shards and config.json, and writes a "
           "folder in the compressed-tensors layout. Memory stays below --max-memory whatever the size; a run that was "
           "killed can be resumed; the input is never changed.",
-      .examples = kExamples,
+      .examples = kQuantizeExamples,
       .arguments =
           {checkpoint_positional("IN", options->input),
            {.name = "--output",

@@ -16,18 +16,18 @@
 namespace kvant::cli {
 namespace {
 
-struct Options {
+struct VerifyOptions {
   std::string path;
   bool json = false;
   int threads = 0;
 };
 
-constexpr const char* kExamples =
+constexpr const char* kVerifyExamples =
     "  kvant verify ./Llama-w8a8\n"
     "  kvant verify model.safetensors --json\n"
     "  kvant verify -q ./Llama-w8a8 && vllm serve ./Llama-w8a8";
 
-int run(const Options& options, const Request& request) {
+int run(const VerifyOptions& options, const Request& request) {
   ProgressBar progress(request.quiet);
   const auto verification = measure::verify(options.path, options.threads, progress);
   progress.finish();
@@ -58,14 +58,14 @@ int run(const Options& options, const Request& request) {
 }  // namespace
 
 Command verify_command() {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<VerifyOptions>();
   return {.name = "verify",
           .description =
               "Check a checkpoint strictly. The rules of the format, the index against the shards, and of a quantized "
               "one all "
               "that a loader would trip over: scales, shapes, the ignore list, fused layers. Exit code 0 only if all "
               "holds.",
-          .examples = kExamples,
+          .examples = kVerifyExamples,
           .arguments = {checkpoint_positional("PATH", options->path), threads_option(options->threads),
                         json_option(options->json)},
           .run = [options](const Request& request) { return run(*options, request); }};

@@ -19,10 +19,10 @@ using model::LayerKind;
 // Alone it has the whole width of the page, beside others half of it.
 constexpr double kAlone = 900;
 constexpr double kBeside = 520;
-constexpr double kHeight = 332;
+constexpr double kDepthHeight = 332;
 constexpr double kEdge = 44;  // a row for what has no place on the axis: exact at the top, NaN at the bottom
 constexpr double kRight = 38;
-constexpr Panel kPlot{.left = 62, .top = 12, .width = kAlone, .height = 290};
+constexpr Panel kDepthPlot{.left = 62, .top = 12, .width = kAlone, .height = 290};
 
 // About 9 units wide. People who cannot tell the colours apart can tell these.
 std::string_view shape(LayerKind kind) {
@@ -49,7 +49,7 @@ std::string kind_marker(LayerKind kind) {
 }
 
 DepthChart::DepthChart(const std::vector<ModelLoss>& models, std::string_view key, Value value)
-    : key_(key), value_(value), plot_(kPlot) {
+    : key_(key), value_(value), plot_(kDepthPlot) {
   if (models.size() > 1) plot_.width = kBeside;
   std::array<bool, model::kLayerKinds> there{};
   Extent extent;
@@ -107,7 +107,7 @@ std::string DepthChart::shapes() const {
 
 std::string DepthChart::svg(const ModelLoss& model, std::size_t number, const std::vector<std::size_t>& rows) const {
   std::string svg =
-      open_svg("depth", plot_.left + plot_.width + kRight, kHeight,
+      open_svg("depth", plot_.left + plot_.width + kRight, kDepthHeight,
                fmt::format("SQNR of {} layers of {} by block", model.layers.size(), html_text(model.label)),
                fmt::format("data-q={} data-key={}", number, key_));
   // The grid: lines of dB are this chart's own, for the two rows at the edges.

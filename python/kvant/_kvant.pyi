@@ -5,6 +5,24 @@ from typing import Any, ClassVar, Dict, Optional, Sequence, Tuple, Union, final
 import numpy as np
 import numpy.typing as npt
 
+__all__ = [
+    "QuantizePlan",
+    "DequantizePlan",
+    "FakeQuantizePlan",
+    "QuantizeBackwardPlan",
+    "DequantizeBackwardPlan",
+    "FakeQuantizeBackwardPlan",
+    "RangePlan",
+    "DynamicRangeQuantizePlan",
+    "W8A8LinearPlan",
+    "SmoothQuantLinearPlan",
+    "QuantizedLinearPlan",
+    "Stream",
+    "Status",
+    "KernelSku",
+    "PrecisionGuarantee",
+]
+
 version: str
 code_ranges: Dict[str, Tuple[int, int]]
 

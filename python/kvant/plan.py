@@ -42,38 +42,9 @@ False
 
 from __future__ import annotations
 
-from ._kvant import (
-    DequantizeBackwardPlan,
-    DequantizePlan,
-    DynamicRangeQuantizePlan,
-    FakeQuantizeBackwardPlan,
-    FakeQuantizePlan,
-    KernelSku,
-    PrecisionGuarantee,
-    QuantizeBackwardPlan,
-    QuantizedLinearPlan,
-    QuantizePlan,
-    RangePlan,
-    SmoothQuantLinearPlan,
-    Status,
-    Stream,
-    W8A8LinearPlan,
-)
+from . import _kvant
+from ._kvant import *
 
-__all__ = [
-    "QuantizePlan",
-    "DequantizePlan",
-    "FakeQuantizePlan",
-    "QuantizeBackwardPlan",
-    "DequantizeBackwardPlan",
-    "FakeQuantizeBackwardPlan",
-    "RangePlan",
-    "DynamicRangeQuantizePlan",
-    "W8A8LinearPlan",
-    "SmoothQuantLinearPlan",
-    "QuantizedLinearPlan",
-    "Stream",
-    "Status",
-    "KernelSku",
-    "PrecisionGuarantee",
-]
+# The extension makes its classes from the library's tables of operators, and names them.
+__all__: list[str] = []
+__all__ += _kvant.__all__

@@ -51,6 +51,8 @@ void register_plan_answers(py::module_& module);
 void register_elementwise_plans(py::module_& module);
 void register_range_plans(py::module_& module);
 void register_linear_plans(py::module_& module);
+// __all__: what kvant.plan takes from here.
+void name_plans(py::module_& module);
 void register_info(py::module_& module);
 
 }  // namespace kvant::python

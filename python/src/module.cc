@@ -60,6 +60,7 @@ PYBIND11_MODULE(_kvant, module) {
   register_elementwise_plans(module);
   register_range_plans(module);
   register_linear_plans(module);
+  name_plans(module);
   register_info(module);
   for (const auto item : module.attr("__dict__").cast<py::dict>())
     if (PyType_Check(item.second.ptr())) refuse_new(item.second);

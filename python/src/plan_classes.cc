@@ -2,6 +2,7 @@
 
 #include "array.h"
 #include "base/text.h"
+#include "functions.h"
 
 namespace kvant::python {
 
@@ -14,6 +15,13 @@ std::string class_name(const PlanClass& row) {
     starts = letter == '_';
   }
   return words + "Plan";
+}
+
+void name_plans(py::module_& module) {
+  py::list names;
+  for (const PlanClass& row : kPlanClasses) names.append(class_name(row));
+  for (const char* const answer : {"Stream", "Status", "KernelSku", "PrecisionGuarantee"}) names.append(answer);
+  module.attr("__all__") = names;
 }
 
 WorkspaceInput workspace_of(py::handle object) {

@@ -165,6 +165,8 @@ def public(names):
 
 def test_every_plan_of_the_extension_is_in_the_module_of_plans():
     assert {n for n in vars(_kvant) if n.endswith("Plan")} == {n for n in plan.__all__ if n.endswith("Plan")}
+    assert all(hasattr(plan, n) for n in plan.__all__)
+    assert not {n for n in vars(plan) if inspect.isbuiltin(getattr(plan, n))}, "functions came along with the plans"
 
 
 def test_the_stub_names_what_the_extension_has():
@@ -173,6 +175,8 @@ def test_the_stub_names_what_the_extension_has():
     assert public(functions) == public(n for n, v in has.items() if callable(v) and not inspect.isclass(v))
     assert public(classes) == public(n for n, v in has.items() if inspect.isclass(v))
     assert variables == public(n for n, v in has.items() if not callable(v) and not inspect.ismodule(v))
+    (names,) = (n.value for n in ast.parse((FOLDER / "_kvant.pyi").read_text()).body if isinstance(n, ast.Assign))
+    assert ast.literal_eval(names) == _kvant.__all__
 
 
 @pytest.mark.parametrize("name", sorted(public(stub()[2])))

@@ -30,4 +30,10 @@ std::string joined(const Range& items, std::string_view separator) {
   return all;
 }
 
+// "[2, 3]": a shape as sentences and tables show it.
+template <class Range>
+std::string bracketed(const Range& items) {
+  return text("[{}]", joined(items, ", "));
+}
+
 }  // namespace kvant::base

@@ -44,11 +44,10 @@ KVANT_INLINE void for_each_whole_block(const Stretch<In, Out>& s, std::int64_t n
   }
 }
 
-// The same, and for the rest on copies padded with zeros: the tail is the body.
+// The same for the rest, on copies padded with zeros: the tail is the body.
 template <class L, class In, class Out, class Body>
-KVANT_INLINE void for_each_block(const Stretch<In, Out>& s, std::int64_t n, Traffic traffic, const Body& body) {
+KVANT_INLINE void for_rest(const Stretch<In, Out>& s, std::int64_t n, const Body& body) {
   constexpr std::int64_t kBlock = 4 * L::kWidth;
-  for_each_whole_block<L>(s, n, traffic, body);
   const std::int64_t rest = n % kBlock;
   if (rest <= 0) return;
   const Stretch<In, Out> tail = s + (n - rest);
@@ -59,6 +58,12 @@ KVANT_INLINE void for_each_block(const Stretch<In, Out>& s, std::int64_t n, Traf
   if (tail.dy != nullptr) copy_elements(dy, tail.dy, rest);
   body(Stretch<In, Out>{x, dy, out}, n - rest, false);
   copy_elements(tail.out, out, rest);
+}
+
+template <class L, class In, class Out, class Body>
+KVANT_INLINE void for_each_block(const Stretch<In, Out>& s, std::int64_t n, Traffic traffic, const Body& body) {
+  for_each_whole_block<L>(s, n, traffic, body);
+  for_rest<L>(s, n, body);
 }
 
 }  // namespace kvant::cpu

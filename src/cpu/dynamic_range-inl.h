@@ -68,9 +68,8 @@ KVANT_NOINLINE void quantize_stretch(const ElementwiseWork& job, const RunParame
   const std::int64_t rest = n % kBlock;
   if (rest <= 0) return;
   ahead.tail(n, rest);
-  for_each_block<L>(s + (n - rest), rest, {false, 0},
-                    [&](const Span& block, std::int64_t, bool st)
-                        KVANT_INLINE_LAMBDA { Body::block(job, p, block, st); });
+  for_rest<L>(s, n,
+              [&](const Span& block, std::int64_t, bool st) KVANT_INLINE_LAMBDA { Body::block(job, p, block, st); });
 }
 
 // The codes of whole runs of whole blocks and, in the same loop, the ranges of as many runs ahead: short runs feel
@@ -96,6 +95,14 @@ KVANT_NOINLINE void quantize_whole_blocks(const ElementwiseWork& job, const Para
     }
     folded[i] = all.folded();
   }
+}
+
+// The ranges of runs from x on, the last one of which may be shorter. Not inlined: all codes share it.
+template <class L, class Accumulator, class In>
+KVANT_NOINLINE void find_runs(const In* x, std::int64_t run, std::int64_t elements, std::int64_t fetch_ahead,
+                              semantics::Range<L>* folded) {
+  for (; elements > 0; elements -= run, x += run, ++folded)
+    *folded = accumulate_stretch<L, Accumulator>(x, elements < run ? elements : run, fetch_ahead).folded();
 }
 
 template <class L, class In, class Code>
@@ -160,12 +167,11 @@ class OwnRangeQuantizer {
 
   // The ranges of runs from number i on.
   KVANT_INLINE void find_from(const Batch& b, std::int64_t i) {
-    for (; i < b.runs; ++i)
-      folded_[i] = accumulate_stretch<L, Accumulator>(input(b, i), length(b, i), job_.any->fetch_ahead).folded();
+    if (i < b.runs)
+      find_runs<L, Accumulator>(input(b, i), run_, b.elements - i * run_, job_.any->fetch_ahead, folded_ + i);
   }
   KVANT_INLINE void find_finite(const Batch& b) {
-    for (std::int64_t i = 0; i < b.runs; ++i)
-      folded_[i] = accumulate_stretch<L, FiniteRange<L, In>>(input(b, i), length(b, i), 0).folded();
+    find_runs<L, FiniteRange<L, In>>(input(b, 0), run_, b.elements, 0, folded_);
   }
   KVANT_INLINE void fold(std::int64_t runs, C* lo, C* hi) const {
     if (runs == 1) {
@@ -196,7 +202,7 @@ class OwnRangeQuantizer {
     if (b.runs == 1)
       table_.fill_one(*job_.any, b.first_parameter);
     else
-      table_.template fill<Order::natural>(*job_.any, b.first_parameter, b.runs);
+      table_.template fill_by_call<Order::natural>(*job_.any, b.first_parameter, b.runs);
     return finite && Accumulator::kSeesNan ? *job_.finite : *job_.any;
   }
 
@@ -224,8 +230,7 @@ class OwnRangeQuantizer {
           folded_[i] = all.folded();
         } else {
           walk_run<Body>(job, p, s, out, n, NothingAhead<L, In>{});
-          if (i < next.runs)
-            folded_[i] = accumulate_stretch<L, Accumulator>(input(next, i), length(next, i), 0).folded();
+          if (i < next.runs) find_runs<L, Accumulator>(input(next, i), run_, length(next, i), 0, folded_ + i);
         }
       }
     }

@@ -14,12 +14,12 @@ namespace {
 constexpr std::int64_t kAlignment = 64;  // of the tiles in the workspace
 
 // 2^18 products take 5 µs on one core with AVX2; waking another one costs 3.
-constexpr std::int64_t kMinProducts = 1 << 18;
+constexpr std::int64_t kMinF32Products = 1 << 18;
 // Rearranging 64 Ki numbers takes 20 µs.
 constexpr std::int64_t kMinTileElements = 1 << 16;
 
 // The first step.
-struct Preparation {
+struct F32Preparation {
   const F32LinearKernel* kernel;
   detail::FloatMatrix input;  // some rows
   float* tiles;
@@ -31,7 +31,7 @@ struct Preparation {
     return {};
   }
   static void run_part(const void* context, std::int64_t index) {
-    const Preparation& p = *static_cast<const Preparation*>(context);
+    const F32Preparation& p = *static_cast<const F32Preparation*>(context);
     p.kernel->pack_tile(p.input, index, p.tiles);
   }
 };
@@ -59,12 +59,12 @@ Status launch_f32_linear(const detail::F32LinearKernel& base_kernel, const Strea
                      .bias = job.bias,
                      .out = nullptr,
                      .out_stride = job.out.stride};
-  const LinearGrain grain{kernel.panel_columns, kernel.tile_rows, kMinProducts};
+  const LinearGrain grain{kernel.panel_columns, kernel.tile_rows, kMinF32Products};
   for (std::int64_t first = 0; first < job.input.rows; first += kernel.row_block) {
     work.rows = std::min(kernel.row_block, job.input.rows - first);
     work.out = job.out.data + first * job.out.stride;
     if (work.depth != 0) {
-      const Preparation preparation{
+      const F32Preparation preparation{
           &kernel, {job.input.data + first * job.input.stride, job.input.stride, work.rows, work.depth}, tiles};
       if (Status s = preparation.run(stream); !s.ok()) return s;
     }

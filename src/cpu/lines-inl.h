@@ -191,11 +191,11 @@ KVANT_INLINE void run_lines_in_tiles(const ElementwiseWork& job, const Elementwi
       const std::int64_t columns = rest < table.kCapacity ? rest : table.kCapacity;
       const std::int64_t offset = part.offset + done;
       // The body depends on the flags of the table, and the order of the table on the body.
-      table.template fill<Order::natural>(job, first + offset, columns);
+      table.template fill_by_call<Order::natural>(job, first + offset, columns);
       Op::template with_body<true>(job, table.flags, [&](auto body) KVANT_INLINE_LAMBDA {
         using Body = decltype(body);
         if constexpr (Body::kParameterOrder != Order::natural)
-          table.template fill<Body::kParameterOrder>(job, first + offset, columns);
+          table.template fill_by_call<Body::kParameterOrder>(job, first + offset, columns);
         for (std::int64_t shared_line = line; shared_line < line + shared; ++shared_line)
           for_each_piece<L, Op, InElement, OutElement>(
               job, shared_line, offset, columns, [&](const LinePiece<typename Op::Span>& piece) KVANT_INLINE_LAMBDA {
@@ -229,7 +229,7 @@ KVANT_NOINLINE void walk_directly(const ElementwiseWork& job, std::int64_t first
   const std::int64_t rest = piece.n % kBlock;
   if (rest <= 0) return;
   const std::int64_t done = piece.n - rest;
-  table.template fill<Order::natural>(job, first + piece.offset + done, rest);
+  table.template fill_by_call<Order::natural>(job, first + piece.offset + done, rest);
   Op::template with_body<false>(job, kNothingKnown, [&](auto body) KVANT_INLINE_LAMBDA {
     walk_columns<L, Op, decltype(body)>(job, {s + done, piece.offset + done, rest, false}, 0, 0, table);
   });

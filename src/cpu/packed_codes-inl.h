@@ -38,7 +38,7 @@ KVANT_INLINE void for_each_pack_block(std::int64_t n, const Body& body) {
 }
 
 template <class L, class Code>
-KVANT_INLINE void pack_codes(std::uint8_t* codes, std::uint8_t* packed, std::int64_t n, bool stream) {
+KVANT_NOINLINE void pack_codes(std::uint8_t* codes, std::uint8_t* packed, std::int64_t n, bool stream) {
   constexpr int kBits = bits_per_element(kind_of<Code>);
   for (std::int64_t i = n; i % kPerByte<Code> != 0; ++i) codes[i] = 0;  // the bits after the last element
   for_each_pack_block<L, Code>(n, [&](std::int64_t i, std::int64_t count) KVANT_INLINE_LAMBDA {
@@ -53,7 +53,7 @@ KVANT_INLINE void pack_codes(std::uint8_t* codes, std::uint8_t* packed, std::int
 }
 
 template <class L, class Code>
-KVANT_INLINE void unpack_codes(const std::uint8_t* packed, std::uint8_t* codes, std::int64_t n) {
+KVANT_NOINLINE void unpack_codes(const std::uint8_t* packed, std::uint8_t* codes, std::int64_t n) {
   constexpr int kBits = bits_per_element(kind_of<Code>);
   constexpr bool kSigned = code_range(kind_of<Code>).min < 0;
   for_each_pack_block<L, Code>(n, [&](std::int64_t i, std::int64_t count) KVANT_INLINE_LAMBDA {

@@ -53,6 +53,12 @@ class ParameterTable {
     fill_block<kOrder>(job, scale_copies, zero_points == nullptr ? nullptr : zero_point_copies, i);
   }
 
+  // The same, compiled once for all operators. The call costs 5 to 10 ns, which many short runs would feel.
+  template <Order kOrder>
+  KVANT_NOINLINE void fill_by_call(const ElementwiseWork& job, std::int64_t first, std::int64_t count) {
+    fill<kOrder>(job, first, count);
+  }
+
   // Entry 0 alone, for a long run: without vectors, whose latency a small problem would feel.
   KVANT_INLINE void fill_one(const ElementwiseWork& job, std::int64_t parameter) {
     const C* scales = reinterpret_cast<const C*>(job.scale.data);

@@ -23,20 +23,18 @@ constexpr TensorSpec kTensors[] = {
     {TensorKind::input_zero_point, ".input_zero_point", "activations are static and asymmetric"},
 };
 
-consteval bool table_is_complete() {
+consteval bool kinds_are_complete() {
   for (std::size_t i = 0; i < std::size(kTensors); ++i)
     if (static_cast<std::size_t>(kTensors[i].kind) != i || kTensors[i].suffix.empty() || kTensors[i].needed.empty())
       return false;
   return true;
 }
-static_assert(table_is_complete(), "a row of the tensors lacks something, or stands in the wrong place");
+static_assert(kinds_are_complete(), "a row of the tensors lacks something, or stands in the wrong place");
 
 constexpr std::array kI8 = {io::DType::i8};
 constexpr std::array kI32 = {io::DType::i32};
 constexpr std::array kI64 = {io::DType::i64};
 
-constexpr ElementKind kPacked = ElementKind::s4;  // the codes that words hold
-constexpr std::uint64_t kPerWord = codes_per_word(kPacked);
 constexpr unsigned kBits = bits_per_element(kPacked);
 
 // Eight codes u = q + 8 of a word, each in its byte as q.

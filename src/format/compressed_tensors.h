@@ -23,6 +23,9 @@
 
 namespace kvant::format {
 
+inline constexpr ElementKind kPacked = ElementKind::s4;  // the codes that words hold
+inline constexpr std::uint64_t kPerWord = codes_per_word(kPacked);
+
 enum class TensorKind : std::uint8_t {
   codes,             // X.weight
   packed_codes,      // X.weight_packed

@@ -22,10 +22,6 @@ namespace {
 using base::invalid_problem;
 using io::printable;
 
-constexpr std::uint64_t kPerWord = codes_per_word(ElementKind::s4);  // codes that a word holds
-
-std::string sizes_of(std::span<const std::uint64_t> shape) { return fmt::format("[{}]", base::joined(shape, ", ")); }
-
 // One module of a quantized checkpoint, tensor by tensor.
 class LayerFinder {
  public:
@@ -106,8 +102,8 @@ class LayerFinder {
     }
     const std::vector<std::uint64_t> shape = shape_of(kind, scheme_, linear);
     if (info->shape == shape) return true;
-    problem(place.shard, "tensor '{}' has shape {}, must have {}", printable(info->name), sizes_of(info->shape),
-            sizes_of(shape));
+    problem(place.shard, "tensor '{}' has shape {}, must have {}", printable(info->name), base::bracketed(info->shape),
+            base::bracketed(shape));
     return false;
   }
 
@@ -116,7 +112,7 @@ class LayerFinder {
     const io::DType dtype = dtypes_of(kind, scheme_).front();
     if (info->dtype == dtype && info->shape.size() == 2) return true;
     problem(place.shard, "tensor '{}' is {} {}, must be {} with 2 dimensions", printable(info->name),
-            io::name(info->dtype), sizes_of(info->shape), io::name(dtype));
+            io::name(info->dtype), base::bracketed(info->shape), io::name(dtype));
     return false;
   }
 
@@ -141,7 +137,7 @@ class LayerFinder {
     if (sizes[0] < 0 || sizes[1] < 0 || codes->info->shape != shape_of(TensorKind::packed_codes, scheme_, linear)) {
       problem(shape->place.shard,
               "tensor '{}' says [{}, {}], which does not fit weight_packed {} with {} codes per word",
-              printable(shape->info->name), sizes[0], sizes[1], sizes_of(codes->info->shape), kPerWord);
+              printable(shape->info->name), sizes[0], sizes[1], base::bracketed(codes->info->shape), kPerWord);
       return std::nullopt;
     }
     const std::uint64_t group = columns_of_a_scale(scheme_, linear.columns);

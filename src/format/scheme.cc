@@ -63,7 +63,7 @@ consteval bool is_complete(const SchemeSpec& spec) {
 }
 
 // Rows in the order of SchemeKind, each whole and with a name of its own.
-consteval bool table_is_complete() {
+consteval bool schemes_are_complete() {
   for (std::size_t i = 0; i < std::size(kSchemes); ++i) {
     if (static_cast<std::size_t>(kSchemes[i].kind) != i || !is_complete(kSchemes[i])) return false;
     for (std::size_t j = 0; j < i; ++j)
@@ -71,7 +71,7 @@ consteval bool table_is_complete() {
   }
   return true;
 }
-static_assert(table_is_complete(), "a row of the schemes lacks something, or stands in the wrong place");
+static_assert(schemes_are_complete(), "a row of the schemes lacks something, or stands in the wrong place");
 
 }  // namespace
 

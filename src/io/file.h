@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +13,9 @@
 #include "kvant/status.h"
 
 namespace kvant::io {
+
+// Sizes and offsets in a file: what the system's calls can name.
+inline constexpr std::uint64_t kMaxFileBytes = std::numeric_limits<std::int64_t>::max();
 
 // "model.safetensors" or "model\x1b[0m": names from outside, with control characters, quotes, backslashes, changes of
 // direction and invalid UTF-8 escaped, so that printing them changes nothing but the screen's text. At most 200

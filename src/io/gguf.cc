@@ -21,10 +21,9 @@ using base::invalid_problem;
 static_assert(std::endian::native == std::endian::little, "numbers are taken from the file as they are");
 
 constexpr std::string_view kMagic = "GGUF";
-constexpr std::uint64_t kMax = std::numeric_limits<std::int64_t>::max();  // of sizes and offsets
 constexpr std::uint64_t kDefaultAlignment = 32;
 // What ggml allows.
-constexpr std::uint64_t kMaxDimensions = 4;
+constexpr std::uint64_t kMaxGgufDimensions = 4;
 constexpr std::uint64_t kMaxNameBytes = 64;
 constexpr std::uint64_t kMaxKeyBytes = 65535;
 // The least that an entry takes in the file: a length, a type and one byte; a length, two numbers and an offset.
@@ -116,8 +115,6 @@ GgufNumber number_at(GgufValueType type, const char* from) {
     default: return false;
   }
 }
-
-std::string shown(std::span<const std::uint64_t> shape) { return base::text("[{}]", base::joined(shape, ", ")); }
 
 // One that two of them have; null: none. Sorted rather than hashed: nobody can choose names that make it slow.
 template <class Item>
@@ -258,7 +255,7 @@ class Parser {
   // So many numbers that follow one another.
   Result<const char*> take_numbers(GgufValueType type, std::uint64_t count, const std::string& key) {
     const std::uint64_t width = bytes_of(type);
-    if (count > kMax / width)
+    if (count > kMaxFileBytes / width)
       return invalid_problem("{}: \"{}\": an array of {} {} overflows", file_, printable(key), count, name(type));
     auto at = take(count * width, "a value");
     if (!at.ok() || type != GgufValueType::boolean) return at;
@@ -352,8 +349,8 @@ class Parser {
     if (Status s = take_name(tensor.name, kMaxNameBytes, base::text("the name of tensor {}", index)); !s.ok()) return s;
     std::uint32_t dimensions = 0, number = 0;
     if (Status s = take_number(dimensions, "the number of dimensions"); !s.ok()) return s;
-    if (dimensions > kMaxDimensions)
-      return refuse(tensor, "has {} dimensions, must have at most {}", dimensions, kMaxDimensions);
+    if (dimensions > kMaxGgufDimensions)
+      return refuse(tensor, "has {} dimensions, must have at most {}", dimensions, kMaxGgufDimensions);
     tensor.shape.resize(dimensions);
     for (std::uint64_t& size : tensor.shape)
       if (Status s = take_number(size, "a size"); !s.ok()) return s;
@@ -363,7 +360,7 @@ class Parser {
     if (type == nullptr) return refuse(tensor, "type {} is unknown", number);
     tensor.type = type->type;
     if (Status s = take_number(tensor.begin, "an offset"); !s.ok()) return s;
-    if (tensor.begin > kMax || tensor.begin % header_.alignment != 0)
+    if (tensor.begin > kMaxFileBytes || tensor.begin % header_.alignment != 0)
       return refuse(tensor, "offset {} is no multiple of the alignment {}", tensor.begin, header_.alignment);
     if (Status s = set_size(tensor, *type); !s.ok()) return s;
     header_.tensors.push_back(std::move(tensor));
@@ -379,13 +376,14 @@ class Parser {
     bool empty = false;
     for (const std::uint64_t size : tensor.shape) {
       empty |= size == 0;
-      if (size != 0 && (__builtin_mul_overflow(elements, size, &elements) || elements > kMax))
-        return refuse(tensor, "shape {} overflows", shown(tensor.shape));
+      if (size != 0 && (__builtin_mul_overflow(elements, size, &elements) || elements > kMaxFileBytes))
+        return refuse(tensor, "shape {} overflows", base::bracketed(tensor.shape));
     }
     std::uint64_t bytes = 0;
     if (!empty && (__builtin_mul_overflow(elements / type.block_elements, type.block_bytes, &bytes) ||
-                   bytes > kMax - tensor.begin))
-      return refuse(tensor, "shape {} of {} at offset {} overflows", shown(tensor.shape), type.name, tensor.begin);
+                   bytes > kMaxFileBytes - tensor.begin))
+      return refuse(tensor, "shape {} of {} at offset {} overflows", base::bracketed(tensor.shape), type.name,
+                    tensor.begin);
     tensor.end = tensor.begin + bytes;
     return {};
   }
@@ -418,7 +416,7 @@ class Parser {
   GgufHeader header_;
 };
 
-Status out_of_memory(std::string_view file_name, std::uint64_t bytes) {
+Status no_memory(std::string_view file_name, std::uint64_t bytes) {
   return base::refuse(StatusCode::Internal, "{}: not enough memory for a header of at least {} bytes",
                       printable(file_name), bytes);
 }
@@ -453,7 +451,7 @@ Result<GgufHeader> parse_gguf_header(std::string_view loaded, std::uint64_t file
     wanted = parser.wanted();
     return header;
   } catch (const std::bad_alloc&) {
-    return out_of_memory(file_name, loaded.size());
+    return no_memory(file_name, loaded.size());
   }
 }
 
@@ -479,7 +477,7 @@ Result<GgufFile> GgufFile::open(const std::filesystem::path& path) {
       bytes = std::min({std::max(wanted, 4 * bytes), input->size(), kMaxHeaderBytes});
     }
   } catch (const std::bad_alloc&) {
-    return out_of_memory(path.native(), bytes);
+    return no_memory(path.native(), bytes);
   }
 }
 

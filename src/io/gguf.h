@@ -86,22 +86,8 @@ struct GgufTensor {
 
 // ---- Metadata ---------------------------------------------------------------------------------------------------
 
-// The number is the file's.
-enum class GgufValueType : std::uint32_t {
-  u8 = 0,
-  i8 = 1,
-  u16 = 2,
-  i16 = 3,
-  u32 = 4,
-  i32 = 5,
-  f32 = 6,
-  boolean = 7,
-  string = 8,
-  array = 9,
-  u64 = 10,
-  i64 = 11,
-  f64 = 12,
-};
+// In the order of the file's numbers.
+enum class GgufValueType : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
 std::string_view name(GgufValueType type);  // "u32"
 
 using GgufNumber = std::variant<bool, std::uint64_t, std::int64_t, double>;

@@ -24,7 +24,6 @@ namespace {
 
 using base::invalid_problem;
 
-constexpr std::uint64_t kMax = std::numeric_limits<std::int64_t>::max();  // of sizes and offsets
 constexpr std::size_t kMaxDimensions = 64;
 constexpr std::size_t kLengthBytes = 8;
 constexpr std::size_t kShownBytes = 1000;  // of a name, as printable() walks all of it
@@ -51,8 +50,6 @@ std::string shown(std::string_view text) {
   return printable(text.substr(0, end)) + "...";
 }
 
-std::string shown(std::span<const std::uint64_t> shape) { return fmt::format("[{}]", base::joined(shape, ", ")); }
-
 Status out_of_memory(std::string_view who, std::uint64_t header_bytes) {
   return base::refuse(StatusCode::Internal, "{}: not enough memory for a header of {} bytes", who, header_bytes);
 }
@@ -64,7 +61,7 @@ std::optional<std::uint64_t> nonzero_product(std::span<const std::uint64_t> shap
   std::uint64_t product = 1;
   for (const std::uint64_t size : shape) {
     if (size == 0) continue;
-    if (__builtin_mul_overflow(product, size, &product) || product > kMax) return std::nullopt;
+    if (__builtin_mul_overflow(product, size, &product) || product > kMaxFileBytes) return std::nullopt;
   }
   return product;
 }
@@ -81,7 +78,7 @@ std::optional<ByteCount> count_bytes(DType dtype, std::span<const std::uint64_t>
   const auto width = static_cast<std::uint64_t>(bits(dtype));
   const std::uint64_t rest = *product % 8 * width;
   std::uint64_t whole = 0;
-  if (__builtin_mul_overflow(*product / 8, width, &whole) || whole > kMax - rest / 8) return std::nullopt;
+  if (__builtin_mul_overflow(*product / 8, width, &whole) || whole > kMaxFileBytes - rest / 8) return std::nullopt;
   if (std::find(shape.begin(), shape.end(), 0U) != shape.end()) return ByteCount{0, 0};
   return ByteCount{whole + rest / 8, rest % 8};
 }
@@ -90,10 +87,11 @@ std::optional<ByteCount> count_bytes(DType dtype, std::span<const std::uint64_t>
 std::string size_problem(DType dtype, std::span<const std::uint64_t> shape) {
   const auto count = count_bytes(dtype, shape);
   if (!count)
-    return fmt::format("shape {} of {} overflows, must have at most {} bytes", shown(shape), name(dtype), kMax);
+    return fmt::format("shape {} of {} overflows, must have at most {} bytes", base::bracketed(shape), name(dtype),
+                       kMaxFileBytes);
   if (count->bits_left != 0)
-    return fmt::format("shape {} of {} has {} bytes and {} bits, must be whole bytes", shown(shape), name(dtype),
-                       count->whole, count->bits_left);
+    return fmt::format("shape {} of {} has {} bytes and {} bits, must be whole bytes", base::bracketed(shape),
+                       name(dtype), count->whole, count->bits_left);
   return {};
 }
 
@@ -206,7 +204,7 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
     return unexpected(value == 0 ? std::string("-0") : base::text("{}", value));
   }
   bool number_unsigned(number_unsigned_t value) override {
-    if (value > kMax) return unexpected(base::text("{}", value));
+    if (value > kMaxFileBytes) return unexpected(base::text("{}", value));
     if (place_ == Place::sizes) return add_size(value);
     if (place_ == Place::begin_end) return add_offset(value);
     return unexpected(base::text("{}", value));
@@ -292,9 +290,10 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
       case Place::tensor: return refuse_tensor("is {}, must be an object", found);
       case Place::dtype: return refuse_tensor("dtype is {}, must be a string", found);
       case Place::shape: return refuse_tensor("shape is {}, must be an array of integers", found);
-      case Place::sizes: return refuse_tensor("shape has {}, must have integers from 0 to {}", found, kMax);
+      case Place::sizes: return refuse_tensor("shape has {}, must have integers from 0 to {}", found, kMaxFileBytes);
       case Place::offsets: return refuse_tensor("data_offsets is {}, must be an array of 2 integers", found);
-      case Place::begin_end: return refuse_tensor("data_offsets has {}, must have integers from 0 to {}", found, kMax);
+      case Place::begin_end:
+        return refuse_tensor("data_offsets has {}, must have integers from 0 to {}", found, kMaxFileBytes);
       case Place::metadata: return refuse("\"{}\" is {}, must be an object of strings", kMetadata, found);
       case Place::metadata_value:
         return refuse("\"{}\": \"{}\" is {}, must be a string", kMetadata, shown(metadata_value_->first), found);
@@ -377,7 +376,7 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
     const std::uint64_t needed = *tensor_bytes(dtype, shape);
     if (tensor_.bytes() == needed) return true;
     return refuse_tensor("data_offsets [{}, {}] are {} bytes, shape {} of {} needs {}", begin, end, tensor_.bytes(),
-                         shown(shape), name(dtype), needed);
+                         base::bracketed(shape), name(dtype), needed);
   }
 
   std::string_view json_;
@@ -500,8 +499,9 @@ Status place_tensor(TensorInfo& tensor, std::uint64_t& position) {
     return refuse(fmt::format("shape has {} dimensions, must have at most {}", tensor.shape.size(), kMaxDimensions));
   if (const std::string problem = size_problem(tensor.dtype, tensor.shape); !problem.empty()) return refuse(problem);
   const std::uint64_t bytes = *tensor_bytes(tensor.dtype, tensor.shape);
-  if (bytes > kMax - position)
-    return refuse(fmt::format("{} bytes after {} overflow, all tensors must have at most {}", bytes, position, kMax));
+  if (bytes > kMaxFileBytes - position)
+    return refuse(
+        fmt::format("{} bytes after {} overflow, all tensors must have at most {}", bytes, position, kMaxFileBytes));
   tensor.begin = position;
   tensor.end = position += bytes;
   return {};
@@ -561,9 +561,9 @@ Result<SafetensorsLayout> lay_out(std::vector<TensorInfo> tensors, const std::ma
   const auto json = header_json(tensors, metadata);
   if (!json.ok()) return json.status();
   SafetensorsLayout layout{with_length(*json), std::move(tensors), 0};
-  if (layout.header.size() > kMax - position)
+  if (layout.header.size() > kMaxFileBytes - position)
     return invalid_problem("{}: {} bytes of header and {} of data overflow, must have at most {}", kLayOut,
-                           layout.header.size(), position, kMax);
+                           layout.header.size(), position, kMaxFileBytes);
   layout.file_bytes = layout.header.size() + position;
   return layout;
 }

@@ -31,6 +31,9 @@ void for_each_block(const io::Tile& tile, const Function& f) {
       f(r, c, static_cast<std::size_t>(std::min(kBlock, tile.columns - c)));
 }
 
+// A tile stays in a core's cache between reading it and adding it up.
+inline constexpr std::uint64_t kMaxTileBytes = std::uint64_t{1} << 20;
+
 // Tiles of about `tile_bytes`, but never less than a block of one row; `element_bytes` and `row_bytes` as in
 // TilingRequest.
 inline io::Tiling tiling_in_blocks(std::uint64_t rows, std::uint64_t columns, std::uint64_t element_bytes,

@@ -21,7 +21,6 @@
 namespace kvant::measure {
 namespace {
 
-constexpr std::uint64_t kMaxTileBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxBlocks = std::uint64_t{1} << 21;
 
 // What one thread works with.

@@ -20,8 +20,6 @@ namespace {
 using base::invalid_problem;
 using io::printable;
 
-// A tile stays in a core's cache between reading it and adding it up.
-constexpr std::uint64_t kMaxTileBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMinTileBytes = std::uint64_t{1} << 16;  // less is not worth a task
 constexpr std::uint64_t kMaxBlocks = std::uint64_t{1} << 20;
 

@@ -21,12 +21,12 @@ constexpr const char* kHead = "head";
 std::string block_name(std::size_t block) { return base::text("block-{:05}", block); }
 
 // A tensor of a part.
-struct Place {
+struct PartTensor {
   const io::SafetensorsFile* part;
   const io::TensorInfo* tensor;
 };
 
-Status copy(const Place& place, std::vector<std::byte>& buffer, io::AtomicFile& to, base::Progress& progress) {
+Status copy(const PartTensor& place, std::vector<std::byte>& buffer, io::AtomicFile& to, base::Progress& progress) {
   constexpr std::uint64_t kBytes = std::uint64_t{1} << 22;
   for (std::uint64_t at = 0; at < place.tensor->bytes(); at += kBytes) {
     buffer.resize(static_cast<std::size_t>(std::min(kBytes, place.tensor->bytes() - at)));
@@ -91,16 +91,16 @@ Result<std::set<std::string>> StatisticsParts::join(std::size_t blocks, bool wit
     parts.push_back(std::move(part).value());
   }
   // Numbers of eight bytes first, so that all are at multiples of their size.
-  std::vector<Place> places;
+  std::vector<PartTensor> places;
   for (const io::SafetensorsFile& part : parts)
     for (const io::TensorInfo& tensor : part.tensors()) {
       places.push_back({&part, &tensor});
       bytes += tensor.bytes();
     }
-  std::ranges::stable_partition(places, [](const Place& place) { return io::bits(place.tensor->dtype) == 64; });
+  std::ranges::stable_partition(places, [](const PartTensor& place) { return io::bits(place.tensor->dtype) == 64; });
   std::vector<io::TensorInfo> tensors;
   std::set<std::string> names;
-  for (const Place& place : places) {
+  for (const PartTensor& place : places) {
     tensors.push_back(*place.tensor);
     names.insert(place.tensor->name);
   }
@@ -111,7 +111,7 @@ Result<std::set<std::string>> StatisticsParts::join(std::size_t blocks, bool wit
   if (Status s = file->write(std::as_bytes(std::span(layout->header))); !s.ok()) return s;
   progress.begin("writing", bytes);
   std::vector<std::byte> buffer;
-  for (const Place& place : places)
+  for (const PartTensor& place : places)
     if (Status s = copy(place, buffer, *file, progress); !s.ok()) return s;
   if (Status s = file->commit(overwrite); !s.ok()) return s;
   return names;

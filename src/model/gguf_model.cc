@@ -28,7 +28,7 @@ std::uint64_t row_in_file(std::uint64_t row, std::uint64_t rows, std::uint64_t h
 }
 
 // `index` in place of "{}".
-std::string numbered(const std::string& name, std::uint64_t index) {
+std::string with_index(const std::string& name, std::uint64_t index) {
   const std::size_t at = name.find("{}");
   return base::text("{}{}{}", name.substr(0, at), index, name.substr(at + 2));
 }
@@ -76,7 +76,7 @@ class TensorFinder {
     }
     for (std::uint64_t i = 0; i < rule.experts; ++i) {
       tensors.push_back(tensor);
-      tensors.back().name = numbered(rule.name, i);
+      tensors.back().name = with_index(rule.name, i);
       tensors.back().first_row = i * tensor.rows();
     }
     return {};

@@ -16,10 +16,10 @@ namespace {
 using base::invalid_problem;
 
 // Far beyond any network, and small enough that a row fits into memory and no product overflows.
-constexpr std::uint64_t kMaxSize = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMaxGgufSize = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxVocabulary = std::uint64_t{1} << 24;
 constexpr std::uint64_t kMaxLayers = 1024;
-constexpr std::uint64_t kMaxExperts = 1024;
+constexpr std::uint64_t kMaxGgufExperts = 1024;
 constexpr std::uint64_t kMaxContext = std::uint64_t{1} << 40;
 
 // What Llama 3 has beside the factor, which alone differs between its models.
@@ -33,8 +33,8 @@ enum Feature : unsigned {
   kAttentionBias = 2,        // of q, k and v
   kAttentionOutputBias = 4,  // of o
   kMlpBias = 8,
-  kHeadNorms = 16,
-  kMixtralExperts = 32,
+  kHasHeadNorms = 16,
+  kHasMixtralExperts = 32,
   kQwenExperts = 64,
   kOutput = 128,  // no tied embeddings
 };
@@ -54,10 +54,10 @@ namespace {
 
 constexpr GgufArchitecture kArchitectures[] = {
     {"llama", false, "llama", "LlamaForCausalLM", true, kDense},
-    {"llama", true, "mixtral", "MixtralForCausalLM", true, kMixtralExperts},
+    {"llama", true, "mixtral", "MixtralForCausalLM", true, kHasMixtralExperts},
     {"qwen2", false, "qwen2", "Qwen2ForCausalLM", false, kDense | kAttentionBias},
-    {"qwen3", false, "qwen3", "Qwen3ForCausalLM", false, kDense | kHeadNorms},
-    {"qwen3moe", true, "qwen3_moe", "Qwen3MoeForCausalLM", false, kQwenExperts | kHeadNorms},
+    {"qwen3", false, "qwen3", "Qwen3ForCausalLM", false, kDense | kHasHeadNorms},
+    {"qwen3moe", true, "qwen3_moe", "Qwen3MoeForCausalLM", false, kQwenExperts | kHasHeadNorms},
 };
 
 enum class Heads : std::uint8_t { none, query, key_value };
@@ -88,8 +88,8 @@ constexpr TensorName kOfLayer[] = {
     {"attn_v.bias", "self_attn.v_proj.bias", Size::none, Size::key_value, kAttentionBias},
     {"attn_output.weight", "self_attn.o_proj.weight", Size::hidden, Size::query},
     {"attn_output.bias", "self_attn.o_proj.bias", Size::none, Size::hidden, kAttentionOutputBias},
-    {"attn_q_norm.weight", "self_attn.q_norm.weight", Size::none, Size::head, kHeadNorms},
-    {"attn_k_norm.weight", "self_attn.k_norm.weight", Size::none, Size::head, kHeadNorms},
+    {"attn_q_norm.weight", "self_attn.q_norm.weight", Size::none, Size::head, kHasHeadNorms},
+    {"attn_k_norm.weight", "self_attn.k_norm.weight", Size::none, Size::head, kHasHeadNorms},
     {"ffn_norm.weight", "post_attention_layernorm.weight", Size::none, Size::hidden},
     {"ffn_gate.weight", "mlp.gate_proj.weight", Size::intermediate, Size::hidden, kDense},
     {"ffn_gate.bias", "mlp.gate_proj.bias", Size::none, Size::intermediate, kMlpBias},
@@ -97,12 +97,13 @@ constexpr TensorName kOfLayer[] = {
     {"ffn_up.bias", "mlp.up_proj.bias", Size::none, Size::intermediate, kMlpBias},
     {"ffn_down.weight", "mlp.down_proj.weight", Size::hidden, Size::intermediate, kDense},
     {"ffn_down.bias", "mlp.down_proj.bias", Size::none, Size::hidden, kMlpBias},
-    {"ffn_gate_inp.weight", "block_sparse_moe.gate.weight", Size::experts, Size::hidden, kMixtralExperts},
+    {"ffn_gate_inp.weight", "block_sparse_moe.gate.weight", Size::experts, Size::hidden, kHasMixtralExperts},
     {"ffn_gate_exps.weight", "block_sparse_moe.experts.{}.w1.weight", Size::intermediate, Size::hidden,
-     kMixtralExperts},
+     kHasMixtralExperts},
     {"ffn_down_exps.weight", "block_sparse_moe.experts.{}.w2.weight", Size::hidden, Size::intermediate,
-     kMixtralExperts},
-    {"ffn_up_exps.weight", "block_sparse_moe.experts.{}.w3.weight", Size::intermediate, Size::hidden, kMixtralExperts},
+     kHasMixtralExperts},
+    {"ffn_up_exps.weight", "block_sparse_moe.experts.{}.w3.weight", Size::intermediate, Size::hidden,
+     kHasMixtralExperts},
     {"ffn_gate_inp.weight", "mlp.gate.weight", Size::experts, Size::hidden, kQwenExperts},
     {"ffn_gate_exps.weight", "mlp.experts.{}.gate_proj.weight", Size::expert_intermediate, Size::hidden, kQwenExperts},
     {"ffn_up_exps.weight", "mlp.experts.{}.up_proj.weight", Size::expert_intermediate, Size::hidden, kQwenExperts},
@@ -137,7 +138,7 @@ class NetworkReader {
     if (!text.ok()) return text.status();
     if (!*text) return invalid_problem("{}: \"general.architecture\" is missing", metadata_.file_name());
     prefix_ = **text;
-    const auto experts = metadata_.count_or(key("expert_count"), 0, 0, kMaxExperts);
+    const auto experts = metadata_.count_or(key("expert_count"), 0, 0, kMaxGgufExperts);
     if (!experts.ok()) return experts.status();
     for (const GgufArchitecture& row : kArchitectures)
       if (row.gguf_name == prefix_ && row.has_experts == (*experts > 0)) network_.architecture = &row;
@@ -161,8 +162,8 @@ class NetworkReader {
   Status read_sizes() {
     std::uint64_t hidden = 0, intermediate = 0;
     if (Status s = take("block_count", kMaxLayers, network_.layers); !s.ok()) return s;
-    if (Status s = take("embedding_length", kMaxSize, hidden); !s.ok()) return s;
-    if (Status s = take("feed_forward_length", kMaxSize, intermediate); !s.ok()) return s;
+    if (Status s = take("embedding_length", kMaxGgufSize, hidden); !s.ok()) return s;
+    if (Status s = take("feed_forward_length", kMaxGgufSize, intermediate); !s.ok()) return s;
     if (Status s = take("context_length", kMaxContext, network_.context); !s.ok()) return s;
     set(Size::hidden, hidden);
     set(Size::intermediate, intermediate);
@@ -178,32 +179,32 @@ class NetworkReader {
     if (Status s = take("expert_used_count", network_.size(Size::experts), network_.experts_used); !s.ok()) return s;
     std::uint64_t expert_intermediate = intermediate;
     if ((network_.features & kQwenExperts) != 0)
-      if (Status s = take("expert_feed_forward_length", kMaxSize, expert_intermediate); !s.ok()) return s;
+      if (Status s = take("expert_feed_forward_length", kMaxGgufSize, expert_intermediate); !s.ok()) return s;
     set(Size::expert_intermediate, expert_intermediate);
     return {};
   }
 
   Status read_heads() {
     const std::uint64_t hidden = network_.size(Size::hidden);
-    if (Status s = take("attention.head_count", kMaxSize, network_.heads); !s.ok()) return s;
+    if (Status s = take("attention.head_count", kMaxGgufSize, network_.heads); !s.ok()) return s;
     const auto key_value = metadata_.count_or(key("attention.head_count_kv"), network_.heads, 1, network_.heads);
     if (!key_value.ok()) return key_value.status();
     network_.key_value_heads = *key_value;
-    const auto head = metadata_.count_or(key("attention.key_length"), hidden / network_.heads, 2, kMaxSize);
+    const auto head = metadata_.count_or(key("attention.key_length"), hidden / network_.heads, 2, kMaxGgufSize);
     if (!head.ok()) return head.status();
     // A head that another size is said for, or whose halves are not turned against each other as a whole.
     for (const std::string_view name : {"attention.value_length", "rope.dimension_count"}) {
-      const auto other = metadata_.count_or(key(name), *head, 1, kMaxSize);
+      const auto other = metadata_.count_or(key(name), *head, 1, kMaxGgufSize);
       if (!other.ok()) return other.status();
       if (*other != *head)
         return base::unsupported("{}: \"{}\" is {}, heads have {}; only equal ones are read", metadata_.file_name(),
                                  key(name), *other, *head);
     }
-    if (*head % 2 != 0 || network_.heads * *head > kMaxSize || network_.heads % network_.key_value_heads != 0)
+    if (*head % 2 != 0 || network_.heads * *head > kMaxGgufSize || network_.heads % network_.key_value_heads != 0)
       return invalid_problem(
           "{}: {} heads of {} with {} for keys and values: a head must be even, all of them at most {}, and the first "
           "number a multiple of the last",
-          metadata_.file_name(), network_.heads, *head, network_.key_value_heads, kMaxSize);
+          metadata_.file_name(), network_.heads, *head, network_.key_value_heads, kMaxGgufSize);
     set(Size::head, *head);
     set(Size::query, network_.heads * *head);
     set(Size::key_value, network_.key_value_heads * *head);
@@ -332,7 +333,7 @@ io::Json config_of(const GgufNetwork& network, const io::GgufFile& file) {
     }
     if (scaling.kind != "linear") json["original_max_position_embeddings"] = scaling.original_context;
   }
-  if ((network.features & kMixtralExperts) != 0) {
+  if ((network.features & kHasMixtralExperts) != 0) {
     config["num_local_experts"] = network.size(Size::experts);
     config["num_experts_per_tok"] = network.experts_used;
     config["sliding_window"] = nullptr;

@@ -10,7 +10,7 @@
 namespace kvant {
 namespace {
 
-constexpr const char* kWho = "error_sums";
+constexpr const char* kErrorSums = "error_sums";
 
 template <class T>
 detail::CodedWeights stretch_of(const T* weights, const std::int8_t* codes, std::size_t count, float scale,
@@ -36,8 +36,8 @@ ErrorSums::OutputLoss& ErrorSums::OutputLoss::operator+=(const OutputLoss& other
 }
 
 Result<ErrorSums> ErrorSums::select(const Stream& stream, const PlanPreference& preference) {
-  if (Status s = ops::check_cpu_stream(kWho, stream, "copy the weights to the host"); !s.ok()) return s;
-  const auto target = ops::target_of(kWho, stream, preference);
+  if (Status s = ops::check_cpu_stream(kErrorSums, stream, "copy the weights to the host"); !s.ok()) return s;
+  const auto target = ops::target_of(kErrorSums, stream, preference);
   if (!target.ok()) return target.status();
   const auto find = [&](ElementKind element) {
     return ops::select_kernel<detail::ErrorSumsKernel>(QuantizeKind::error_sums, element, ElementKind::f64, *target)

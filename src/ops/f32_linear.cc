@@ -21,8 +21,8 @@ using base::unsupported;
 using detail::F32LinearKernel;
 using detail::F32LinearOperands;
 
-constexpr const char* kWho = "f32_linear";
-constexpr const char* kOnGpu = "copy the operands to the host";
+constexpr const char* kF32Linear = "f32_linear";
+constexpr const char* kF32LinearOnGpu = "copy the operands to the host";
 
 bool has_bias(const F32LinearOperands& o) { return o.bias->data != nullptr; }
 
@@ -48,22 +48,22 @@ AnyF32LinearPlan::AnyF32LinearPlan(std::shared_ptr<const Impl> impl) : impl_(std
 
 Result<AnyF32LinearPlan> AnyF32LinearPlan::select(const Stream& stream, const F32LinearDescriptor& d,
                                                   const PlanPreference& preference) {
-  if (Status s = ops::check_cpu_stream(kWho, stream, kOnGpu); !s.ok()) return s;
-  const auto target = ops::target_of(kWho, stream, preference);
+  if (Status s = ops::check_cpu_stream(kF32Linear, stream, kF32LinearOnGpu); !s.ok()) return s;
+  const auto target = ops::target_of(kF32Linear, stream, preference);
   if (!target.ok()) return target.status();
-  if (!d.weight) return invalid_problem("{}: the descriptor does not set the weight element", kWho);
-  if (Status s = ops::check_linear_sizes(kWho, d.max_rows, d.in_features, d.out_features); !s.ok()) return s;
+  if (!d.weight) return invalid_problem("{}: the descriptor does not set the weight element", kF32Linear);
+  if (Status s = ops::check_linear_sizes(kF32Linear, d.max_rows, d.in_features, d.out_features); !s.ok()) return s;
   const auto* kernel =
       ops::select_kernel<F32LinearKernel>(QuantizeKind::f32_linear, *d.weight, ElementKind::f32, *target).kernel;
   if (kernel == nullptr)
-    return unsupported("{}: weight element {} must be one of f32, f16, bf16", kWho, name(*d.weight));
+    return unsupported("{}: weight element {} must be one of f32, f16, bf16", kF32Linear, name(*d.weight));
   return AnyF32LinearPlan(std::make_shared<const Impl>(Impl{d.max_rows, d.in_features, d.out_features, kernel}));
 }
 
 Result<AnyF32LinearPlan> detail::select_f32_linear(const Stream& stream, F32LinearDescriptor d,
                                                    const PlanPreference& preference, ElementKind weight) {
   if (!stream.status().ok()) return stream.status();
-  if (Status s = ops::set_kind(kWho, "weight", d.weight, weight); !s.ok()) return s;
+  if (Status s = ops::set_kind(kF32Linear, "weight", d.weight, weight); !s.ok()) return s;
   return AnyF32LinearPlan::select(stream, d, preference);
 }
 
@@ -77,43 +77,45 @@ KernelSku AnyF32LinearPlan::sku() const { return impl_->kernel->sku; }
 
 Status AnyF32LinearPlan::Impl::check_shapes(const F32LinearOperands& o) const {
   const AnyRef& x = *o.input;
-  if (x.kind != ElementKind::f32) return unsupported("{}: input has element {}, must be f32", kWho, name(x.kind));
+  if (x.kind != ElementKind::f32) return unsupported("{}: input has element {}, must be f32", kF32Linear, name(x.kind));
   if (!x.shape.element_count() || x.shape.rank() == 0 || x.shape.row_length() != in_features)
-    return invalid_problem("{}: input has shape {}, must have {} in_features as its last size", kWho,
+    return invalid_problem("{}: input has shape {}, must have {} in_features as its last size", kF32Linear,
                            x.shape.to_string(), in_features);
   const std::int64_t rows = ops::row_count(x.shape);
   if (rows > max_rows)
-    return invalid_problem("{}: input has shape {} with {} rows, the plan was selected for max_rows {}", kWho,
+    return invalid_problem("{}: input has shape {} with {} rows, the plan was selected for max_rows {}", kF32Linear,
                            x.shape.to_string(), rows, max_rows);
-  if (Status s = ops::check_view(kWho, "input", x, ElementKind::f32, x.shape, in_features == 0 ? 0 : rows); !s.ok())
+  if (Status s = ops::check_view(kF32Linear, "input", x, ElementKind::f32, x.shape, in_features == 0 ? 0 : rows);
+      !s.ok())
     return s;
   Shape wanted = x.shape;
   wanted[wanted.rank() - 1] = out_features;
-  if (Status s = ops::check_view(kWho, "output", *o.output, ElementKind::f32, wanted, out_features == 0 ? 0 : rows);
+  if (Status s =
+          ops::check_view(kF32Linear, "output", *o.output, ElementKind::f32, wanted, out_features == 0 ? 0 : rows);
       !s.ok())
     return s;
   if (!has_bias(o)) return {};
-  return ops::check_view(kWho, "bias", *o.bias, ElementKind::f32, {out_features}, out_features == 0 ? 0 : 1);
+  return ops::check_view(kF32Linear, "bias", *o.bias, ElementKind::f32, {out_features}, out_features == 0 ? 0 : 1);
 }
 
 Status AnyF32LinearPlan::Impl::check_weight(const F32LinearOperands& o) const {
   const bool raw = ops::is_given(o.weight);
   if (raw && o.packed_weight != nullptr)
-    return invalid_problem("{}: both weight and packed_weight are set; give one", kWho);
+    return invalid_problem("{}: both weight and packed_weight are set; give one", kF32Linear);
   if (!raw && o.packed_weight == nullptr)
-    return invalid_problem("{}: neither weight nor packed_weight is set; give one", kWho);
+    return invalid_problem("{}: neither weight nor packed_weight is set; give one", kF32Linear);
   if (raw)
-    return ops::check_view(kWho, "weight", *o.weight, weight(), {out_features, in_features},
+    return ops::check_view(kF32Linear, "weight", *o.weight, weight(), {out_features, in_features},
                            in_features == 0 ? 0 : out_features);
   const PackedF32Weight& packed = *o.packed_weight;
   if (packed.out_features() != out_features || packed.in_features() != in_features)
-    return invalid_problem("{}: packed_weight has shape [{}, {}], must have [{}, {}]", kWho, packed.out_features(),
-                           packed.in_features(), out_features, in_features);
+    return invalid_problem("{}: packed_weight has shape [{}, {}], must have [{}, {}]", kF32Linear,
+                           packed.out_features(), packed.in_features(), out_features, in_features);
   if (packed.element() != weight())
-    return unsupported("{}: packed_weight has element {}, the plan was selected for {}", kWho, name(packed.element()),
-                       name(weight()));
+    return unsupported("{}: packed_weight has element {}, the plan was selected for {}", kF32Linear,
+                       name(packed.element()), name(weight()));
   if (packed.isa() != kernel->sku.arch)
-    return unsupported("{}: packed_weight was packed for {}, the plan runs on {}", kWho, name(packed.isa()),
+    return unsupported("{}: packed_weight was packed for {}, the plan runs on {}", kF32Linear, name(packed.isa()),
                        name(kernel->sku.arch));
   return {};
 }
@@ -138,7 +140,7 @@ Status AnyF32LinearPlan::can_implement(const F32LinearOperands& o) const {
   const ops::Extent written = ops::extent(*o.output, rows);
   return impl_->for_each_read(o, rows, [&](const char* what, const ops::Extent& read) -> Status {
     if (!ops::overlap(written, read)) return {};
-    return invalid_problem("{}: output overlaps {}", kWho, what);
+    return invalid_problem("{}: output overlaps {}", kF32Linear, what);
   });
 }
 
@@ -158,18 +160,18 @@ Status AnyF32LinearPlan::run(const Stream& stream, Workspace workspace, const An
 
 Status AnyF32LinearPlan::run(const Stream& stream, Workspace given, const F32LinearOperands& o) const {
   const Impl& plan = *impl_;
-  if (Status s = ops::check_stream(kWho, stream, BackendKind::cpu); !s.ok()) return s;
+  if (Status s = ops::check_stream(kF32Linear, stream, BackendKind::cpu); !s.ok()) return s;
   if (Status s = can_implement(o); !s.ok()) return s;
-  if (Status s = ops::check_workspace(kWho, given, workspace_size()); !s.ok()) return s;
+  if (Status s = ops::check_workspace(kF32Linear, given, workspace_size()); !s.ok()) return s;
   const std::int64_t rows = ops::row_count(o.input->shape);
   const auto size = static_cast<std::int64_t>(workspace_size());
   const ops::Extent scratch(given.data, 1, size, size);
   if (ops::overlap(scratch, ops::extent(*o.output, rows)))
-    return invalid_problem("{}: the workspace overlaps output", kWho);
+    return invalid_problem("{}: the workspace overlaps output", kF32Linear);
   if (Status s = plan.for_each_read(o, rows,
                                     [&](const char* what, const ops::Extent& read) -> Status {
                                       if (!ops::overlap(scratch, read)) return {};
-                                      return invalid_problem("{}: the workspace overlaps {}", kWho, what);
+                                      return invalid_problem("{}: the workspace overlaps {}", kF32Linear, what);
                                     });
       !s.ok())
     return s;

@@ -7,13 +7,13 @@
 namespace kvant {
 namespace {
 
-constexpr const char* kWho = "network_steps";
+constexpr const char* kNetworkSteps = "network_steps";
 
 }  // namespace
 
 Result<NetworkSteps> NetworkSteps::select(const Stream& stream, const PlanPreference& preference) {
-  if (Status s = ops::check_cpu_stream(kWho, stream, "copy the activations to the host"); !s.ok()) return s;
-  const auto target = ops::target_of(kWho, stream, preference);
+  if (Status s = ops::check_cpu_stream(kNetworkSteps, stream, "copy the activations to the host"); !s.ok()) return s;
+  const auto target = ops::target_of(kNetworkSteps, stream, preference);
   if (!target.ok()) return target.status();
   return NetworkSteps(ops::select_kernel<detail::NetworkStepsKernel>(QuantizeKind::network_steps, ElementKind::f32,
                                                                      ElementKind::f32, *target)

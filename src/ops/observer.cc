@@ -74,12 +74,12 @@ Result<Ranges> ranges_of(const Stream& stream, const AnyRef& batch, const Granul
 
 bool keeps_histograms(const ObserverDescriptor& d) { return d.kind != ObserverKind::min_max; }
 
-constexpr const char* kWho = "observer";
+constexpr const char* kObserver = "observer";
 
 Result<RangeRules> checked_rules(const ObserverDescriptor& d) {
   const CodeRange limits = code_range(d.output);
   const auto range =
-      ops::checked_code_range(kWho, d.q_min, d.q_max, limits, limits, base::text("of {}", name(d.output)));
+      ops::checked_code_range(kObserver, d.q_min, d.q_max, limits, limits, base::text("of {}", name(d.output)));
   if (!range.ok()) return range.status();
   const bool symmetric = d.mode == DynamicRangeMode::symmetric;
   if (symmetric && range->max <= 0)
@@ -243,12 +243,13 @@ Status Observer::observe(const Stream& stream, const AnyRef& batch) {
   if (batch.kind != d.input)
     return unsupported("observer: batch has element {}, the observer was created for {}", name(batch.kind),
                        name(d.input));
-  const auto segment_shape = ops::checked_parameter_shape(kWho, batch.shape, d.scope);
+  const auto segment_shape = ops::checked_parameter_shape(kObserver, batch.shape, d.scope);
   if (!segment_shape.ok()) return segment_shape.status();
   const std::int64_t segments = *segment_shape->element_count(), elements = *batch.shape.element_count();
   if (Status status = check_segments("batch has", segments, o.segments()); !status.ok()) return status;
   const std::int64_t rows = elements == 0 ? 0 : elements / batch.shape.row_length();
-  if (Status status = ops::check_view(kWho, "batch", batch, d.input, batch.shape, rows); !status.ok()) return status;
+  if (Status status = ops::check_view(kObserver, "batch", batch, d.input, batch.shape, rows); !status.ok())
+    return status;
   if (elements == 0) return {};
   std::int64_t bytes = 0;
   if (__builtin_mul_overflow(histogram_bytes(d), segments, &bytes) || bytes > kMaxHistogramBytes)

@@ -11,6 +11,7 @@
 #include "kvant/element.h"
 #include "kvant/sku.h"
 #include "kvant/status.h"
+#include "kvant/stream.h"
 #include "kvant/tensor.h"
 
 namespace kvant::ops {
@@ -49,6 +50,13 @@ std::uint64_t checksum(PackedHeader header, const std::byte* panels, std::size_t
 // the memory, and a fetch ahead ends at a page.
 std::shared_ptr<std::byte> allocate_packed(std::size_t size);
 Status no_memory(const char* who, std::size_t size);
+
+// f(number) for each panel, on the threads of the stream.
+template <class Function>
+Status for_each_panel(const Stream& stream, std::int64_t panels, const Function& f) {
+  const auto run = [](const void* context, std::int64_t panel) { (*static_cast<const Function*>(context))(panel); };
+  return stream.parallel_for(panels, Task(run, &f));
+}
 
 // The header of bytes that came from outside, which must have the magic.
 Result<PackedHeader> read_header(const char* who, std::string_view magic, std::span<const std::byte> bytes);

@@ -22,7 +22,7 @@ using base::unsupported;
 using detail::LinearFormat;
 using ops::PackedHeader;
 
-constexpr const char* kWho = "packed_weight";
+constexpr const char* kPackedWeight = "packed_weight";
 constexpr std::string_view kMagic = "kvantW02";
 
 // Rows of codes are what tensor cores read: there is nothing to rearrange.
@@ -42,17 +42,6 @@ std::size_t size_of(const LinearFormat& format, std::int64_t out_features, std::
   return sizeof(PackedHeader) +
          static_cast<std::size_t>(panel_count(format, out_features) * format.panel_bytes(in_features));
 }
-
-struct PackLaunch {
-  const LinearFormat* format;
-  detail::CodeMatrix weight;
-  std::byte* panels;
-
-  static void run_part(const void* context, std::int64_t index) {
-    const PackLaunch& l = *static_cast<const PackLaunch*>(context);
-    l.format->pack_panel(l.weight, index, l.panels + index * l.format->panel_bytes(l.weight.depth));
-  }
-};
 
 }  // namespace
 
@@ -91,7 +80,7 @@ Result<PackedWeight> PackedWeight::hold(Impl&& impl) {
   try {
     return PackedWeight(std::make_shared<const Impl>(std::move(impl)));
   } catch (const std::bad_alloc&) {
-    return ops::no_memory(kWho, sizeof(Impl));
+    return ops::no_memory(kPackedWeight, sizeof(Impl));
   }
 }
 
@@ -100,62 +89,62 @@ const std::byte* PackedWeight::Impl::panels() const { return bytes.get() + sizeo
 PackedWeight::PackedWeight(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
 Result<PackedWeight> PackedWeight::pack(const Stream& stream, const AnyRef& weight, const PlanPreference& preference) {
-  if (Status s = ops::check_cpu_stream(kWho, stream, kOnGpu); !s.ok()) return s;
-  const auto target = ops::target_of(kWho, stream, preference);
+  if (Status s = ops::check_cpu_stream(kPackedWeight, stream, kOnGpu); !s.ok()) return s;
+  const auto target = ops::target_of(kPackedWeight, stream, preference);
   if (!target.ok()) return target.status();
   if (weight.kind != ElementKind::s8 && weight.kind != ElementKind::u8)
-    return unsupported("{}: weight has element {}, must be s8 or u8", kWho, name(weight.kind));
-  if (Status s = ops::check_weight_to_pack(kWho, weight); !s.ok()) return s;
+    return unsupported("{}: weight has element {}, must be s8 or u8", kPackedWeight, name(weight.kind));
+  if (Status s = ops::check_weight_to_pack(kPackedWeight, weight); !s.ok()) return s;
   const std::int64_t n = weight.shape[0], k = weight.shape[1];
   const LinearFormat* format = format_of(*target);
-  if (format == nullptr) return unsupported("{}: no kernel", kWho);
+  if (format == nullptr) return unsupported("{}: no kernel", kPackedWeight);
 
   const std::size_t size = size_of(*format, n, k);
   const std::shared_ptr<std::byte> bytes = ops::allocate_packed(size);
-  if (bytes == nullptr) return ops::no_memory(kWho, size);
-  const PackLaunch launch{
-      format,
-      {static_cast<const std::byte*>(weight.data), ops::stride_bytes(weight), n, k, detail::weight_flip(weight.kind)},
-      bytes.get() + sizeof(PackedHeader)};
-  const std::int64_t panels = panel_count(*format, n);
-  if (Status s = stream.parallel_for(panels, Task(&PackLaunch::run_part, &launch)); !s.ok()) return s;
+  if (bytes == nullptr) return ops::no_memory(kPackedWeight, size);
+  const detail::CodeMatrix matrix{static_cast<const std::byte*>(weight.data), ops::stride_bytes(weight), n, k,
+                                  detail::weight_flip(weight.kind)};
+  std::byte* const panels = bytes.get() + sizeof(PackedHeader);
+  const std::int64_t panel_bytes = format->panel_bytes(k), count = panel_count(*format, n);
+  const auto pack_panel = [&](std::int64_t p) { format->pack_panel(matrix, p, panels + p * panel_bytes); };
+  if (Status s = ops::for_each_panel(stream, count, pack_panel); !s.ok()) return s;
   PackedHeader header = ops::packed_header(kMagic, format->arch, weight.kind, n, k);
-  for (std::int64_t p = 0; p < panels; ++p)
-    header.wide |= format->panel_is_wide(launch.panels + p * format->panel_bytes(k), k) ? 1u : 0u;
-  header.checksum = ops::checksum(header, launch.panels, size - sizeof(PackedHeader));
+  for (std::int64_t p = 0; p < count; ++p) header.wide |= format->panel_is_wide(panels + p * panel_bytes, k) ? 1u : 0u;
+  header.checksum = ops::checksum(header, panels, size - sizeof(PackedHeader));
   std::memcpy(bytes.get(), &header, sizeof header);
   return hold({format, n, k, weight.kind, header.wide != 0, size, bytes});
 }
 
 Result<std::size_t> PackedWeight::packed_size(const Stream& stream, std::int64_t out_features, std::int64_t in_features,
                                               const PlanPreference& preference) {
-  if (Status s = ops::check_cpu_stream(kWho, stream, kOnGpu); !s.ok()) return s;
-  const auto target = ops::target_of(kWho, stream, preference);
+  if (Status s = ops::check_cpu_stream(kPackedWeight, stream, kOnGpu); !s.ok()) return s;
+  const auto target = ops::target_of(kPackedWeight, stream, preference);
   if (!target.ok()) return target.status();
-  if (Status s = ops::check_linear_sizes(kWho, 0, in_features, out_features); !s.ok()) return s;
+  if (Status s = ops::check_linear_sizes(kPackedWeight, 0, in_features, out_features); !s.ok()) return s;
   const LinearFormat* format = format_of(*target);
-  if (format == nullptr) return unsupported("{}: no kernel", kWho);
+  if (format == nullptr) return unsupported("{}: no kernel", kPackedWeight);
   return size_of(*format, out_features, in_features);
 }
 
 Result<PackedWeight> PackedWeight::from_bytes(const Stream& stream, std::span<const std::byte> given) {
-  if (Status s = ops::check_cpu_stream(kWho, stream, kOnGpu); !s.ok()) return s;
-  const auto read = ops::read_header(kWho, kMagic, given);
+  if (Status s = ops::check_cpu_stream(kPackedWeight, stream, kOnGpu); !s.ok()) return s;
+  const auto read = ops::read_header(kPackedWeight, kMagic, given);
   if (!read.ok()) return read.status();
   const PackedHeader& header = *read;
   const LinearFormat* format = nullptr;
   for (const auto* kernel : ops::all_kernels<detail::LinearKernel>(BackendKind::cpu))
     if (ops::holds(header.isa, name(kernel->sku.arch))) format = kernel->format;
   const std::string_view isa = ops::text_of(header.isa);
-  if (format == nullptr) return unsupported("{}: packed for '{}', which this build does not know", kWho, isa);
-  if (!cpu::can_run(format->arch)) return unsupported("{}: packed for {}, which this machine does not have", kWho, isa);
+  if (format == nullptr) return unsupported("{}: packed for '{}', which this build does not know", kPackedWeight, isa);
+  if (!cpu::can_run(format->arch))
+    return unsupported("{}: packed for {}, which this machine does not have", kPackedWeight, isa);
   const ElementKind element = ops::holds(header.element, name(ElementKind::u8)) ? ElementKind::u8 : ElementKind::s8;
   if (!ops::holds(header.element, name(element)))
-    return invalid_problem("{}: the header names an element that is neither s8 nor u8", kWho);
+    return invalid_problem("{}: the header names an element that is neither s8 nor u8", kPackedWeight);
   const std::int64_t n = header.out_features, k = header.in_features;
-  if (Status s = ops::check_linear_sizes(kWho, 0, k, n); !s.ok()) return s;
+  if (Status s = ops::check_linear_sizes(kPackedWeight, 0, k, n); !s.ok()) return s;
   const std::size_t size = size_of(*format, n, k);
-  const auto copied = ops::copy_checked(kWho, header, given, size);
+  const auto copied = ops::copy_checked(kPackedWeight, header, given, size);
   if (!copied.ok()) return copied.status();
   const std::shared_ptr<std::byte>& bytes = *copied;
   const std::byte* panels = bytes.get() + sizeof(PackedHeader);
@@ -163,10 +152,10 @@ Result<PackedWeight> PackedWeight::from_bytes(const Stream& stream, std::span<co
   for (std::int64_t p = 0; p < panel_count(*format, n); ++p) {
     const std::byte* panel = panels + p * format->panel_bytes(k);
     if (!format->panel_is_sound(panel, k))
-      return invalid_problem("{}: panel {} of the [{}, {}] weight is damaged", kWho, p, n, k);
+      return invalid_problem("{}: panel {} of the [{}, {}] weight is damaged", kPackedWeight, p, n, k);
     wide |= format->panel_is_wide(panel, k) ? 1u : 0u;
   }
-  if (wide != header.wide) return invalid_problem("{}: the header does not match the panels after it", kWho);
+  if (wide != header.wide) return invalid_problem("{}: the header does not match the panels after it", kPackedWeight);
   return hold({format, n, k, element, wide != 0, size, bytes});
 }
 

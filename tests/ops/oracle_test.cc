@@ -1,9 +1,11 @@
 // The scalar reference, and every other instruction set, against an oracle in exact rational arithmetic that shares
-// nothing with kvant: tests/ops/oracle/make_vectors.py wrote the vectors.
+// nothing with kvant: the build writes the vectors with tests/ops/oracle/make_vectors.py.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <sstream>
 #include <string>
@@ -19,8 +21,7 @@ struct Vector {
   Numerics numerics;
   std::int32_t q_min, q_max, zero_point;
   std::uint64_t scale, x, dy;
-  std::int32_t code;
-  std::string fake, dequantized, dx_quantize, dx_fake;  // bits in hexadecimal, or "nan"
+  std::map<std::string, std::string, std::less<>> results;  // by operator: a code, bits in hexadecimal, or "nan"
   std::string line;
 };
 
@@ -28,20 +29,26 @@ std::vector<Vector> read_vectors() {
   const std::map<std::string, ElementKind> kinds = {
       {"f32", ElementKind::f32}, {"f64", ElementKind::f64}, {"f16", ElementKind::f16}, {"bf16", ElementKind::bf16}};
   std::vector<Vector> vectors;
-  std::ifstream file(KVANT_SOURCE_DIR "/tests/ops/oracle/vectors.txt");
-  for (std::string line; std::getline(file, line);) {
+  std::ifstream file(KVANT_ORACLE_VECTORS);
+  std::string line, column;
+  std::getline(file, line);
+  std::istringstream header(line);
+  std::vector<std::string> operators;
+  while (header >> column) operators.push_back(column);
+  operators.erase(operators.begin(), std::ranges::find(operators, "dy") + 1);
+  while (std::getline(file, line)) {
     std::istringstream words(line);
     std::string kind, numerics, scale, x, dy;
     Vector v;
-    words >> kind >> numerics >> v.q_min >> v.q_max >> v.zero_point >> scale >> x >> dy >> v.code >> v.fake >>
-        v.dequantized >> v.dx_quantize >> v.dx_fake;
+    words >> kind >> numerics >> v.q_min >> v.q_max >> v.zero_point >> scale >> x >> dy;
     v.kind = kinds.at(kind);
     v.numerics = numerics == "exact" ? Numerics::exact : Numerics::reciprocal;
     v.scale = std::stoull(scale, nullptr, 16);
     v.x = std::stoull(x, nullptr, 16);
     v.dy = std::stoull(dy, nullptr, 16);
+    for (const std::string& op : operators) words >> v.results[op];
     v.line = line;
-    vectors.push_back(v);
+    vectors.push_back(std::move(v));
   }
   return vectors;
 }
@@ -52,7 +59,7 @@ std::uint64_t run_one(QuantizeKind op, const Vector& v, std::uint64_t input, Arc
   constexpr std::int64_t kCopies = 41;
   const Stream stream = Stream::cpu(1);
   ElementwiseDescriptor d = describe(op, v.kind, code_kind, {kCopies}, PerTensor{});
-  if (op != QuantizeKind::dequantize) {
+  if (elementwise_operator(op).rounds) {
     d.q_min = v.q_min;
     d.q_max = v.q_max;
   }
@@ -64,8 +71,8 @@ std::uint64_t run_one(QuantizeKind op, const Vector& v, std::uint64_t input, Arc
     std::memcpy(&dy[i * width_of(v.kind)], &v.dy, width_of(v.kind));
   }
   ElementwiseArgs args;
-  args.input = {x.data(), read, {kCopies}, 0};
-  args.grad_output = {dy.data(), v.kind, {kCopies}, 0};
+  if (reads_input(op)) args.input = {x.data(), read, {kCopies}, 0};
+  if (is_backward(op)) args.grad_output = {dy.data(), v.kind, {kCopies}, 0};
   args.output = {out.data(), write, {kCopies}, 0};
   if (v.kind == ElementKind::f64) {
     double s;
@@ -111,21 +118,25 @@ class Oracle : public testing::TestWithParam<ArchSku> {};
 TEST_P(Oracle, AgreesOnEveryVector) {
   if (!cpu::can_run(GetParam())) GTEST_SKIP() << "this machine cannot run " << name(GetParam());
   const std::vector<Vector> vectors = read_vectors();
-  ASSERT_GE(vectors.size(), 5000u) << "tests/ops/oracle/vectors.txt";
+  ASSERT_GE(vectors.size(), 5000u) << KVANT_ORACLE_VECTORS;
+  for (const ElementwiseOperator& o : kElementwiseOperators)
+    ASSERT_TRUE(vectors.front().results.contains(o.name)) << "make_vectors.py has no " << o.name;
   for (const Vector& v : vectors) {
-    const ElementKind code_kind = v.q_min < 0 ? ElementKind::s8 : ElementKind::u8;
-    const std::uint64_t q = run_one(QuantizeKind::quantize, v, v.x, GetParam(), code_kind);
-    const std::int32_t code = v.q_min < 0 ? static_cast<std::int8_t>(q) : static_cast<std::uint8_t>(q);
-    ASSERT_EQ(code, v.code) << v.line;
-    const auto code_bits = static_cast<std::uint64_t>(static_cast<std::uint8_t>(v.code));
-    expect_float(v.fake, run_one(QuantizeKind::fake_quantize, v, v.x, GetParam(), code_kind), v.kind, "fake", v);
-    expect_float(v.dequantized, run_one(QuantizeKind::dequantize, v, code_bits, GetParam(), code_kind), v.kind,
-                 "dequantize", v);
-    expect_float(v.dx_quantize, run_one(QuantizeKind::quantize_backward, v, v.x, GetParam(), code_kind), v.kind,
-                 "quantize backward", v);
-    expect_float(v.dx_fake, run_one(QuantizeKind::fake_quantize_backward, v, v.x, GetParam(), code_kind), v.kind,
-                 "fake_quantize backward", v);
-    if (HasFatalFailure()) return;
+    const bool has_sign = v.q_min < 0;
+    const ElementKind code_kind = has_sign ? ElementKind::s8 : ElementKind::u8;
+    const auto code = static_cast<std::uint8_t>(std::stoi(v.results.at("quantize")));
+    for (const ElementwiseOperator& o : kElementwiseOperators) {
+      const bool forward = !o.backward_of;
+      const bool reads_code = forward && o.input == ElementClass::code;
+      const std::uint64_t got = run_one(o.op, v, reads_code ? code : v.x, GetParam(), code_kind);
+      const std::string& want = v.results.find(o.name)->second;
+      if (forward && o.output == ElementClass::code)
+        ASSERT_EQ(has_sign ? static_cast<std::int8_t>(got) : static_cast<std::uint8_t>(got), std::stoi(want))
+            << o.name << " of " << v.line;
+      else
+        expect_float(want, got, v.kind, std::string(o.name), v);
+      if (HasFatalFailure()) return;
+    }
   }
 }
 

@@ -26,7 +26,7 @@ std::optional<char> byte_of(std::string_view token) {
   return std::nullopt;
 }
 
-struct Options {
+struct BpeOptions {
   std::string unknown;  // the token for characters that have none; empty: they are left out
   bool fuse_unknown = false;
   bool byte_fallback = false;
@@ -49,7 +49,7 @@ struct Candidate {
 
 class Bpe final : public WordModel {
  public:
-  Bpe(Vocabulary vocabulary, Merges merges, Options options)
+  Bpe(Vocabulary vocabulary, Merges merges, BpeOptions options)
       : WordModel(std::move(vocabulary)), merges_(std::move(merges)), options_(std::move(options)) {
     unknown_ = this->vocabulary().id_of(options_.unknown);
     for (std::size_t byte = 0; byte < bytes_.size(); ++byte) bytes_[byte] = this->vocabulary().id_of(byte_token(byte));
@@ -156,12 +156,12 @@ class Bpe final : public WordModel {
   }
 
   Merges merges_;
-  Options options_;
+  BpeOptions options_;
   std::optional<std::int32_t> unknown_;
   std::array<std::optional<std::int32_t>, 256> bytes_;
 };
 
-Result<Options> read_options(const Section& model) {
+Result<BpeOptions> read_options(const Section& model) {
   if (const io::Json* dropout = model.find("dropout"))
     if (!dropout->is_number() || dropout->get<double>() != 0)
       return model.unsupported("\"dropout\" is {}, which makes ids random; must be null or 0",
@@ -172,16 +172,17 @@ Result<Options> read_options(const Section& model) {
     if (!text->empty())
       return model.unsupported("\"{}\" is '{}', which is not supported; must be empty", key, io::printable(*text));
   }
-  Options options;
+  BpeOptions options;
   const auto unknown = model.text_or("unk_token", "");
   if (!unknown.ok()) return unknown.status();
   options.unknown = *unknown;
   struct Flag {
     std::string_view key;
-    bool Options::*member;
+    bool BpeOptions::*member;
   };
-  for (const Flag& flag : {Flag{"fuse_unk", &Options::fuse_unknown}, Flag{"byte_fallback", &Options::byte_fallback},
-                           Flag{"ignore_merges", &Options::ignore_merges}}) {
+  for (const Flag& flag :
+       {Flag{"fuse_unk", &BpeOptions::fuse_unknown}, Flag{"byte_fallback", &BpeOptions::byte_fallback},
+        Flag{"ignore_merges", &BpeOptions::ignore_merges}}) {
     const auto value = model.flag_or(flag.key, false);
     if (!value.ok()) return value.status();
     options.*flag.member = *value;

@@ -20,7 +20,7 @@
 namespace kvant::model::tokenizer {
 namespace {
 
-using Step = Normalizer::Step;
+using NormalizerStep = Normalizer::Step;
 
 bool is_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
@@ -88,39 +88,47 @@ Result<const icu::Normalizer2*> form_of_icu(Form get, const Section& section) {
   return form;
 }
 
-Result<Step> normal_form(Form get, const Section& section) {
+Result<NormalizerStep> normal_form(Form get, const Section& section) {
   const auto form = form_of_icu(get, section);
   if (!form.ok()) return form.status();
-  return Step([form = *form](std::string& text) { return normalize(*form, text); });
+  return NormalizerStep([form = *form](std::string& text) { return normalize(*form, text); });
 }
 
-Result<Step> read_nfc(const Section& section) { return normal_form(icu::Normalizer2::getNFCInstance, section); }
-Result<Step> read_nfd(const Section& section) { return normal_form(icu::Normalizer2::getNFDInstance, section); }
-Result<Step> read_nfkc(const Section& section) { return normal_form(icu::Normalizer2::getNFKCInstance, section); }
-Result<Step> read_nfkd(const Section& section) { return normal_form(icu::Normalizer2::getNFKDInstance, section); }
+Result<NormalizerStep> read_nfc(const Section& section) {
+  return normal_form(icu::Normalizer2::getNFCInstance, section);
+}
+Result<NormalizerStep> read_nfd(const Section& section) {
+  return normal_form(icu::Normalizer2::getNFDInstance, section);
+}
+Result<NormalizerStep> read_nfkc(const Section& section) {
+  return normal_form(icu::Normalizer2::getNFKCInstance, section);
+}
+Result<NormalizerStep> read_nfkd(const Section& section) {
+  return normal_form(icu::Normalizer2::getNFKDInstance, section);
+}
 
 // ---- The others -------------------------------------------------------------------------------------------------
 
-Result<Step> read_lowercase(const Section&) {
-  return Step([](std::string& text) -> Status {
+Result<NormalizerStep> read_lowercase(const Section&) {
+  return NormalizerStep([](std::string& text) -> Status {
     lower(text);
     return {};
   });
 }
 
-Result<Step> read_strip_accents(const Section&) {
-  return Step([](std::string& text) -> Status {
+Result<NormalizerStep> read_strip_accents(const Section&) {
+  return NormalizerStep([](std::string& text) -> Status {
     drop(text, is_mark);
     return {};
   });
 }
 
-Result<Step> read_strip(const Section& section) {
+Result<NormalizerStep> read_strip(const Section& section) {
   const auto left = section.flag_or("strip_left", true);
   if (!left.ok()) return left.status();
   const auto right = section.flag_or("strip_right", true);
   if (!right.ok()) return right.status();
-  return Step([left = *left, right = *right](std::string& text) -> Status {
+  return NormalizerStep([left = *left, right = *right](std::string& text) -> Status {
     std::size_t begin = text.size(), end = 0;  // of what is no space
     for (std::size_t at = 0; at < text.size();) {
       const base::CodePoint c = base::first_code_point(std::string_view(text).substr(at));
@@ -136,42 +144,43 @@ Result<Step> read_strip(const Section& section) {
   });
 }
 
-Result<Step> read_prepend(const Section& section) {
+Result<NormalizerStep> read_prepend(const Section& section) {
   const auto prefix = section.text("prepend");
   if (!prefix.ok()) return prefix.status();
   if (prefix->size() > kMaxAddedTokenBytes)
     return section.refuse("\"prepend\" has {} bytes, the most are {}", prefix->size(), kMaxAddedTokenBytes);
-  return Step([prefix = *prefix](std::string& text) -> Status {
+  return NormalizerStep([prefix = *prefix](std::string& text) -> Status {
     if (!text.empty()) text.insert(0, prefix);
     return {};
   });
 }
 
-Result<Step> read_replace(const Section& section) {
+Result<NormalizerStep> read_replace(const Section& section) {
   auto pattern = read_pattern(section);
   if (!pattern.ok()) return pattern.status();
   const auto content = section.text("content");
   if (!content.ok()) return content.status();
-  return Step([regex = pattern->regex, content = *content, place = section.place()](std::string& text) -> Status {
-    std::vector<Range> found;
-    if (Status s = regex.find_all(text, found); !s.ok()) return s;
-    if (found.empty()) return {};
-    std::string to;
-    std::size_t at = 0;
-    for (const Range match : found) {
-      to.append(text, at, match.begin - at);
-      to += content;
-      at = match.end;
-      if (to.size() > kMaxTextBytes)
-        return base::invalid_problem("{}: the text grows beyond {} bytes", place, kMaxTextBytes);
-    }
-    to.append(text, at);
-    text = std::move(to);
-    return {};
-  });
+  return NormalizerStep(
+      [regex = pattern->regex, content = *content, place = section.place()](std::string& text) -> Status {
+        std::vector<Range> found;
+        if (Status s = regex.find_all(text, found); !s.ok()) return s;
+        if (found.empty()) return {};
+        std::string to;
+        std::size_t at = 0;
+        for (const Range match : found) {
+          to.append(text, at, match.begin - at);
+          to += content;
+          at = match.end;
+          if (to.size() > kMaxTextBytes)
+            return base::invalid_problem("{}: the text grows beyond {} bytes", place, kMaxTextBytes);
+        }
+        to.append(text, at);
+        text = std::move(to);
+        return {};
+      });
 }
 
-Result<Step> read_bert(const Section& section) {
+Result<NormalizerStep> read_bert_normalizer(const Section& section) {
   const auto clean = section.flag_or("clean_text", true);
   if (!clean.ok()) return clean.status();
   const auto chinese = section.flag_or("handle_chinese_chars", true);
@@ -183,8 +192,8 @@ Result<Step> read_bert(const Section& section) {
   if (!accents.ok()) return accents.status();
   const auto nfd = form_of_icu(icu::Normalizer2::getNFDInstance, section);
   if (!nfd.ok()) return nfd.status();
-  return Step([clean = *clean, chinese = *chinese, lowercase = *lowercase, accents = *accents,
-               nfd = *nfd](std::string& text) -> Status {
+  return NormalizerStep([clean = *clean, chinese = *chinese, lowercase = *lowercase, accents = *accents,
+                         nfd = *nfd](std::string& text) -> Status {
     if (clean)
       rewrite(text, [](char32_t c, std::string& to) {
         const bool is_blank = c == '\t' || c == '\n' || c == '\r';
@@ -207,20 +216,20 @@ Result<Step> read_bert(const Section& section) {
   });
 }
 
-struct Kind {
+struct NormalizerKind {
   std::string_view type;
-  Result<Step> (*read)(const Section&);
+  Result<NormalizerStep> (*read)(const Section&);
 };
-constexpr Kind kKinds[] = {{"NFC", read_nfc},
-                           {"NFD", read_nfd},
-                           {"NFKC", read_nfkc},
-                           {"NFKD", read_nfkd},
-                           {"Lowercase", read_lowercase},
-                           {"StripAccents", read_strip_accents},
-                           {"Strip", read_strip},
-                           {"Prepend", read_prepend},
-                           {"Replace", read_replace},
-                           {"BertNormalizer", read_bert}};
+constexpr NormalizerKind kNormalizers[] = {{"NFC", read_nfc},
+                                           {"NFD", read_nfd},
+                                           {"NFKC", read_nfkc},
+                                           {"NFKD", read_nfkd},
+                                           {"Lowercase", read_lowercase},
+                                           {"StripAccents", read_strip_accents},
+                                           {"Strip", read_strip},
+                                           {"Prepend", read_prepend},
+                                           {"Replace", read_replace},
+                                           {"BertNormalizer", read_bert_normalizer}};
 
 }  // namespace
 
@@ -240,8 +249,9 @@ Status Normalizer::add(const Section& section) {
       if (Status s = add(step); !s.ok()) return s;
     return {};
   }
-  const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return k.type == *type; });
-  if (kind == std::end(kKinds)) return unknown_type(section, *type, kKinds);
+  const auto* kind = std::find_if(std::begin(kNormalizers), std::end(kNormalizers),
+                                  [&](const NormalizerKind& k) { return k.type == *type; });
+  if (kind == std::end(kNormalizers)) return unknown_type(section, *type, kNormalizers);
   auto step = kind->read(section);
   if (!step.ok()) return step.status();
   steps_.push_back(std::move(step).value());
@@ -251,7 +261,7 @@ Status Normalizer::add(const Section& section) {
 }
 
 Status Normalizer::apply(std::string& text) const {
-  for (const Step& step : steps_) {
+  for (const NormalizerStep& step : steps_) {
     if (Status s = step(text); !s.ok()) return s;
     if (text.size() > kMaxTextBytes)
       return base::invalid_problem("the text grows beyond {} bytes when it is normalized", kMaxTextBytes);

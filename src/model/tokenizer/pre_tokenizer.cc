@@ -17,7 +17,7 @@
 namespace kvant::model::tokenizer {
 namespace {
 
-using Step = PreTokenizer::Step;
+using CuttingStep = PreTokenizer::Step;
 
 // ---- Behaviours -------------------------------------------------------------------------------------------------
 
@@ -50,37 +50,37 @@ Status cut_by(const Regex& regex, SplitBehavior behavior, bool invert, Pieces& p
   });
 }
 
-Result<Step> read_split(const Section& section) {
+Result<CuttingStep> read_split(const Section& section) {
   const auto pattern = read_pattern(section);
   if (!pattern.ok()) return pattern.status();
   const auto behavior = read_behavior(section, "");
   if (!behavior.ok()) return behavior.status();
   const auto invert = section.flag_or("invert", false);
   if (!invert.ok()) return invert.status();
-  return Step([regex = pattern->regex, behavior = *behavior, invert = *invert](Pieces& pieces) {
+  return CuttingStep([regex = pattern->regex, behavior = *behavior, invert = *invert](Pieces& pieces) {
     return cut_by(regex, behavior, invert, pieces);
   });
 }
 
-Result<Step> read_digits(const Section& section) {
+Result<CuttingStep> read_digits(const Section& section) {
   const auto individual = section.flag_or("individual_digits", false);
   if (!individual.ok()) return individual.status();
   const SplitBehavior behavior = *individual ? SplitBehavior::Isolated : SplitBehavior::Contiguous;
-  return Step([behavior](Pieces& pieces) { return pieces.cut_at(behavior, is_number); });
+  return CuttingStep([behavior](Pieces& pieces) { return pieces.cut_at(behavior, is_number); });
 }
 
-Result<Step> read_punctuation(const Section& section) {
+Result<CuttingStep> read_punctuation(const Section& section) {
   const auto behavior = read_behavior(section, "Isolated");
   if (!behavior.ok()) return behavior.status();
-  return Step([behavior = *behavior](Pieces& pieces) { return pieces.cut_at(behavior, is_punctuation); });
+  return CuttingStep([behavior = *behavior](Pieces& pieces) { return pieces.cut_at(behavior, is_punctuation); });
 }
 
-Result<Step> read_whitespace_split(const Section&) {
-  return Step([](Pieces& pieces) { return pieces.cut_at(SplitBehavior::Removed, is_space); });
+Result<CuttingStep> read_whitespace_split(const Section&) {
+  return CuttingStep([](Pieces& pieces) { return pieces.cut_at(SplitBehavior::Removed, is_space); });
 }
 
-Result<Step> read_bert(const Section&) {
-  return Step([](Pieces& pieces) -> Status {
+Result<CuttingStep> read_bert_pre_tokenizer(const Section&) {
+  return CuttingStep([](Pieces& pieces) -> Status {
     if (Status s = pieces.cut_at(SplitBehavior::Removed, is_space); !s.ok()) return s;
     return pieces.cut_at(SplitBehavior::Isolated, is_punctuation);
   });
@@ -103,15 +103,15 @@ Status find_words(std::string_view piece, std::vector<Range>& matches) {
   return {};
 }
 
-Result<Step> read_whitespace(const Section&) {
-  return Step([](Pieces& pieces) { return pieces.cut(SplitBehavior::Removed, true, find_words); });
+Result<CuttingStep> read_whitespace(const Section&) {
+  return CuttingStep([](Pieces& pieces) { return pieces.cut(SplitBehavior::Removed, true, find_words); });
 }
 
 // ---- That write the text anew -----------------------------------------------------------------------------------
 
 constexpr std::string_view kGpt2Words = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-Result<Step> read_byte_level(const Section& section) {
+Result<CuttingStep> read_byte_level(const Section& section) {
   const auto add_prefix_space = section.flag_or("add_prefix_space", true);
   if (!add_prefix_space.ok()) return add_prefix_space.status();
   const auto use_regex = section.flag_or("use_regex", true);
@@ -122,7 +122,7 @@ Result<Step> read_byte_level(const Section& section) {
     if (!compiled.ok()) return compiled.status();
     words = std::move(compiled).value();
   }
-  return Step([words, add_prefix_space = *add_prefix_space](Pieces& pieces) -> Status {
+  return CuttingStep([words, add_prefix_space = *add_prefix_space](Pieces& pieces) -> Status {
     if (add_prefix_space) {
       Status s = pieces.rewrite([](std::string_view piece, bool, std::string& text) {
         if (!piece.starts_with(' ')) text += ' ';
@@ -152,7 +152,7 @@ Result<Prepend> read_prepend_scheme(const Section& section) {
   return section.wrong("prepend_scheme", "\"always\", \"first\" or \"never\"");
 }
 
-Result<Step> read_metaspace(const Section& section) {
+Result<CuttingStep> read_metaspace(const Section& section) {
   const auto marker = section.text("replacement");
   if (!marker.ok()) return marker.status();
   if (marker->empty() || base::first_code_point(*marker).bytes != marker->size())
@@ -161,7 +161,7 @@ Result<Step> read_metaspace(const Section& section) {
   if (!scheme.ok()) return scheme.status();
   const auto split = section.flag_or("split", true);
   if (!split.ok()) return split.status();
-  return Step([marker = *marker, scheme = *scheme, split = *split](Pieces& pieces) -> Status {
+  return CuttingStep([marker = *marker, scheme = *scheme, split = *split](Pieces& pieces) -> Status {
     Status s = pieces.rewrite([&](std::string_view piece, bool is_start, std::string& text) {
       const bool may = scheme == Prepend::always || (scheme == Prepend::first && is_start);
       if (may && !piece.starts_with(' ') && !piece.starts_with(marker)) text += marker;
@@ -178,18 +178,18 @@ Result<Step> read_metaspace(const Section& section) {
   });
 }
 
-struct Kind {
+struct PreTokenizerKind {
   std::string_view type;
-  Result<Step> (*read)(const Section&);
+  Result<CuttingStep> (*read)(const Section&);
 };
-constexpr Kind kKinds[] = {{"ByteLevel", read_byte_level},
-                           {"Split", read_split},
-                           {"Digits", read_digits},
-                           {"Metaspace", read_metaspace},
-                           {"BertPreTokenizer", read_bert},
-                           {"Whitespace", read_whitespace},
-                           {"WhitespaceSplit", read_whitespace_split},
-                           {"Punctuation", read_punctuation}};
+constexpr PreTokenizerKind kPreTokenizers[] = {{"ByteLevel", read_byte_level},
+                                               {"Split", read_split},
+                                               {"Digits", read_digits},
+                                               {"Metaspace", read_metaspace},
+                                               {"BertPreTokenizer", read_bert_pre_tokenizer},
+                                               {"Whitespace", read_whitespace},
+                                               {"WhitespaceSplit", read_whitespace_split},
+                                               {"Punctuation", read_punctuation}};
 
 }  // namespace
 
@@ -209,8 +209,9 @@ Status PreTokenizer::add(const Section& section) {
       if (Status s = add(step); !s.ok()) return s;
     return {};
   }
-  const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return k.type == *type; });
-  if (kind == std::end(kKinds)) return unknown_type(section, *type, kKinds);
+  const auto* kind = std::find_if(std::begin(kPreTokenizers), std::end(kPreTokenizers),
+                                  [&](const PreTokenizerKind& k) { return k.type == *type; });
+  if (kind == std::end(kPreTokenizers)) return unknown_type(section, *type, kPreTokenizers);
   auto step = kind->read(section);
   if (!step.ok()) return step.status();
   steps_.push_back(std::move(step).value());
@@ -220,7 +221,7 @@ Status PreTokenizer::add(const Section& section) {
 }
 
 Status PreTokenizer::apply(Pieces& pieces) const {
-  for (const Step& step : steps_)
+  for (const CuttingStep& step : steps_)
     if (Status s = step(pieces); !s.ok()) return s;
   return {};
 }

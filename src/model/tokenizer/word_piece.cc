@@ -20,7 +20,7 @@ namespace {
 
 bool begins_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
 
-struct Options {
+struct WordPieceOptions {
   std::string unknown;
   std::string prefix;  // of tokens that continue a word
   std::size_t max_characters = 0;
@@ -28,7 +28,8 @@ struct Options {
 
 class WordPiece final : public WordModel {
  public:
-  WordPiece(Vocabulary vocabulary, Options options) : WordModel(std::move(vocabulary)), options_(std::move(options)) {
+  WordPiece(Vocabulary vocabulary, WordPieceOptions options)
+      : WordModel(std::move(vocabulary)), options_(std::move(options)) {
     unknown_ = this->vocabulary().id_of(options_.unknown);
     for (std::int32_t id = 0; id < this->vocabulary().size(); ++id)
       if (const std::string* token = this->vocabulary().token(id))
@@ -80,7 +81,7 @@ class WordPiece final : public WordModel {
     return found == continuing_.end() ? std::nullopt : std::optional(found->second);
   }
 
-  Options options_;
+  WordPieceOptions options_;
   std::optional<std::int32_t> unknown_;
   std::unordered_map<std::string_view, std::int32_t, SeededHash> continuing_;  // without the prefix
 };
@@ -88,7 +89,7 @@ class WordPiece final : public WordModel {
 }  // namespace
 
 Result<std::unique_ptr<const WordModel>> read_word_piece(const Section& model, Vocabulary vocabulary) {
-  Options options;
+  WordPieceOptions options;
   const auto unknown = model.text_or("unk_token", "[UNK]");
   if (!unknown.ok()) return unknown.status();
   options.unknown = *unknown;

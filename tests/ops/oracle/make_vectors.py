@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Writes vectors.txt: quantization worked out in exact rational arithmetic, independent of kvant.
+"""Writes vectors of the element-wise operators, worked out in exact rational arithmetic, independent of kvant.
 
-Each line: type numerics q_min q_max zero_point scale x dy  ->  q fake dq_fake dx_quantize dx_fake, where floating-point
-numbers are the bits of their type in hexadecimal (scale: f64 for f64, otherwise f32). q is the code, fake the
-fake-quantized value, then scale * (q - zp) as the dequantized value, then the two gradients. NaN is written as "nan".
+usage: make_vectors.py FILE   (the build of oracle_test does it)
 
-Run without arguments from any folder; the output is checked in, so that tests need no Python.
+The first line names the columns: what an element is given, then the operators, each a function of OPERATORS. Floating-
+point numbers are the bits of their type in hexadecimal (scale: f64 for f64, otherwise f32), NaN is written as "nan".
+Operators on codes are given the code that quantize makes.
 """
 import pathlib
 import random
+import sys
 from fractions import Fraction
 
 # mantissa bits (with the hidden one), exponent bits, storage bits
@@ -79,30 +80,49 @@ def quotient(x, scale, numerics, compute):
     return rounded(x * rounded(1 / scale, compute), compute)
 
 
-def reference(fmt, numerics, q_min, q_max, zp, scale, x, dy):
-    compute = "f64" if fmt == "f64" else "f32"
-    y = quotient(x, scale, numerics, compute)
-    if y == "nan":
-        code, inside = min(max(zp, q_min), q_max), False
-    elif isinstance(y, str):
-        code, inside = (q_max if y == "inf" else q_min), False
-    else:
-        before = rne(y) + zp
-        code, inside = min(max(before, q_min), q_max), q_min <= before <= q_max
-    dequantized = rounded(scale * (code - zp), compute)
-    fake = "nan" if y == "nan" else dequantized
-    dx_quantize = quotient(dy, scale, numerics, compute) if inside else Fraction(0)
-    dx_fake = dy if inside else Fraction(0)
-    return code, encode(fake, fmt), encode(dequantized, fmt), encode(dx_quantize, fmt), encode(dx_fake, fmt)
+class Case:
+    """What one element is given, and the code that it becomes."""
+
+    def __init__(self, fmt, numerics, q_min, q_max, zp, scale, x, dy):
+        self.compute = "f64" if fmt == "f64" else "f32"
+        self.numerics, self.q_min, self.q_max, self.zp, self.scale, self.dy = numerics, q_min, q_max, zp, scale, dy
+        self.y = y = quotient(x, scale, numerics, self.compute)
+        if y == "nan":
+            self.code, self.inside = min(max(zp, q_min), q_max), False
+        elif isinstance(y, str):
+            self.code, self.inside = (q_max if y == "inf" else q_min), False
+        else:
+            before = rne(y) + zp
+            self.code, self.inside = min(max(before, q_min), q_max), q_min <= before <= q_max
 
 
-def show(bits, fmt):
+def dequantize(c):
+    return rounded(c.scale * (c.code - c.zp), c.compute)
+
+
+# Names as in the table of operators. A code is an int, everything else a Fraction or a special value.
+OPERATORS = {
+    "quantize": lambda c: c.code,
+    "dequantize": dequantize,
+    "fake_quantize": lambda c: "nan" if c.y == "nan" else dequantize(c),
+    "quantize_backward": lambda c: quotient(c.dy, c.scale, c.numerics, c.compute) if c.inside else Fraction(0),
+    "dequantize_backward": lambda c: rounded(c.dy * c.scale, c.compute),
+    "fake_quantize_backward": lambda c: c.dy if c.inside else Fraction(0),
+}
+
+
+def show(value, fmt):
+    if isinstance(value, int):
+        return str(value)
+    bits = encode(value, fmt)
     return "nan" if bits == "nan" else f"{bits:0{FORMATS[fmt][2] // 4}x}"
 
 
 def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     random.seed(20260101)
-    lines = []
+    lines = ["type numerics q_min q_max zero_point scale x dy " + " ".join(OPERATORS)]
     ranges = [(-128, 127), (0, 255), (-8, 7), (0, 15), (-127, 127), (-100, 50), (3, 3)]
     for fmt in FORMATS:
         compute = "f64" if fmt == "f64" else "f32"
@@ -140,14 +160,12 @@ def main():
                         x_bits &= (1 << FORMATS[fmt][2]) - 1
                 dy_bits = encode(Fraction(random.randrange(-10**6, 10**6), 10**4), fmt)
                 x, dy = decode(x_bits, fmt), decode(dy_bits, fmt)
-                code, *outputs = reference(fmt, numerics, q_min, q_max, zp, scale, x, dy)
+                given = Case(fmt, numerics, q_min, q_max, zp, scale, x, dy)
                 digits = FORMATS[fmt][2] // 4
                 scale_digits = FORMATS[compute][2] // 4
                 lines.append(f"{fmt} {numerics} {q_min} {q_max} {zp} {scale_bits:0{scale_digits}x} {x_bits:0{digits}x} "
-                             f"{dy_bits:0{digits}x} {code} " + " ".join(show(bits, fmt) for bits in outputs))
-    path = pathlib.Path(__file__).with_name("vectors.txt")
-    path.write_text("\n".join(lines) + "\n")
-    print(f"{path}: {len(lines)} vectors")
+                             f"{dy_bits:0{digits}x} " + " ".join(show(of(given), fmt) for of in OPERATORS.values()))
+    pathlib.Path(sys.argv[1]).write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
