@@ -45,10 +45,7 @@ int run(const CalibrateOptions& options, const Request& request) {
                                                .overwrite = options.force,
                                                .hessian = options.hessian,
                                                .text = std::move(text).value(),
-                                               .threads = options.run.threads,
-                                               .max_memory = options.run.max_memory,
-                                               .scratch = scratch,
-                                               .resume = options.run.resume},
+                                               .run = options.run.in(scratch)},
                                               progress);
   progress.finish();
   if (!calibration.ok()) return fail(calibration.status());

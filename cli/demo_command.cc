@@ -89,7 +89,7 @@ Status calibrate(const DemoFolder& folder, int threads, base::Progress& progress
                              .output = folder.stats(),
                              .overwrite = true,
                              .text = std::move(text).value(),
-                             .threads = threads},
+                             .run = {.threads = threads}},
                             progress)
       .status();
 }
@@ -126,9 +126,11 @@ Result<measure::Comparison> compare(const DemoFolder& folder, int threads, base:
 Result<measure::Evaluation> evaluate(const DemoFolder& folder, int threads, base::Progress& progress) {
   auto text = read_text(folder, folder.held_out_text());
   if (!text.ok()) return text.status();
-  return measure::evaluate(
-      {.original = folder.model(), .quantized = paths_in(folder), .text = std::move(text).value(), .threads = threads},
-      progress);
+  return measure::evaluate({.original = folder.model(),
+                            .quantized = paths_in(folder),
+                            .text = std::move(text).value(),
+                            .run = {.threads = threads}},
+                           progress);
 }
 
 std::string shown_decibels(const std::optional<double>& db) { return db ? fmt::format("{:.1f}", *db) : ""; }

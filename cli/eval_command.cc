@@ -50,10 +50,7 @@ int run(const EvalOptions& options, const Request& request) {
   const auto evaluation = measure::evaluate({.original = options.original,
                                              .quantized = {options.quantized.begin(), options.quantized.end()},
                                              .text = std::move(text).value(),
-                                             .threads = options.run.threads,
-                                             .max_memory = options.run.max_memory,
-                                             .scratch = scratch,
-                                             .resume = options.run.resume},
+                                             .run = options.run.in(scratch)},
                                             progress);
   progress.finish();
   if (!evaluation.ok()) return fail(evaluation.status());

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/arguments.h"
+#include "model/text_job.h"
 #include "model/token_text.h"
 
 namespace kvant::cli {
@@ -18,6 +19,9 @@ struct RunOptions {
   std::uint64_t max_memory = 0;  // 0: three quarters of what is available
   std::string scratch;           // empty: the default
   bool resume = false;
+
+  // With the folder that is decided on.
+  model::RunSettings in(const std::filesystem::path& folder) const { return {threads, max_memory, folder, resume}; }
 };
 
 // `default_scratch` is for the help.

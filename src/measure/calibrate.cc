@@ -116,7 +116,7 @@ std::uint64_t memory_beside_block(const model::Network& network, const Calibrate
 }  // namespace
 
 Result<Calibration> calibrate(const CalibrateOptions& options, base::Progress& progress) {
-  const Stream stream = options.threads == 0 ? Stream::cpu() : Stream::cpu(options.threads);
+  const Stream stream = options.run.threads == 0 ? Stream::cpu() : Stream::cpu(options.run.threads);
   if (!stream.status().ok()) return stream.status();
   if (options.text.ids.empty()) return invalid_problem("calibrate: the text has no tokens");
   std::error_code error;
@@ -133,14 +133,12 @@ Result<Calibration> calibrate(const CalibrateOptions& options, base::Progress& p
   const model::Network& network = run.network();
   if (run.weights().quantization())
     return invalid_problem("{}: is quantized; statistics come from the original", io::printable_path(options.model));
-  auto scratch = options.scratch;
-  if (scratch.empty()) scratch = options.output, scratch += io::kScratchSuffix;
+  model::RunSettings settings = options.run;
+  if (settings.scratch.empty()) settings.scratch = options.output, settings.scratch += io::kScratchSuffix;
   auto job = model::TextJob::begin(stream, runs, options.text,
-                                   {.max_memory = options.max_memory,
+                                   {.run = settings,
                                     .beside_block = memory_beside_block(network, options),
-                                    .scratch = scratch,
-                                    .purpose = options.hessian ? "calibrate with Hessians" : "calibrate",
-                                    .resume = options.resume});
+                                    .purpose = options.hessian ? "calibrate with Hessians" : "calibrate"});
   if (!job.ok()) return job.status();
   const StatisticsParts parts(*job->folder(), {{"format", "pt"},
                                                {"made_by", "kvant calibrate"},

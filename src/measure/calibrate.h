@@ -9,6 +9,7 @@
 
 #include "base/progress.h"
 #include "kvant/status.h"
+#include "model/text_job.h"
 #include "model/token_text.h"
 
 namespace kvant::measure {
@@ -19,11 +20,10 @@ struct CalibrateOptions {
   bool overwrite = false;
   bool hessian = false;  // also Σ x xᵀ of every input: as much memory as those of one block have bytes
   model::TokenText text;
-  int threads = 0;               // 0: all
-  std::uint64_t max_memory = 0;  // 0: three quarters of what is available
-  // A folder for the states and statistics of finished blocks, which is removed at the end. Empty: "OUTPUT.scratch".
-  std::filesystem::path scratch = {};
-  bool resume = false;  // after the last block that an earlier run of the same finished
+  // An empty scratch folder is "OUTPUT.scratch", and holds the statistics of finished blocks too.
+  model::RunSettings run = {};
+};
+bool resume = false;  // after the last block that an earlier run of the same finished
 };
 
 struct Calibration {

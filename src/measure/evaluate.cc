@@ -174,7 +174,7 @@ ModelQuality facts_of_file(const model::ModelRun& run) {
 }  // namespace
 
 Result<Evaluation> evaluate(const EvaluateOptions& options, base::Progress& progress) {
-  const Stream stream = options.threads == 0 ? Stream::cpu() : Stream::cpu(options.threads);
+  const Stream stream = options.run.threads == 0 ? Stream::cpu() : Stream::cpu(options.run.threads);
   if (!stream.status().ok()) return stream.status();
   const model::TokenText& text = options.text;
   if (text.longest() < 2) return invalid_problem("eval: the text has {} tokens, must have at least 2", text.rows());
@@ -191,10 +191,7 @@ Result<Evaluation> evaluate(const EvaluateOptions& options, base::Progress& prog
   }
   const bool is_encoder = !runs.front().network().head.has_value();
   auto job = model::TextJob::begin(stream, runs, text,
-                                   {.max_memory = options.max_memory,
-                                    .at_the_end = is_encoder ? 0 : smallest_heads(runs),
-                                    .scratch = options.scratch,
-                                    .resume = options.resume});
+                                   {.run = options.run, .at_the_end = is_encoder ? 0 : smallest_heads(runs)});
   if (!job.ok()) return job.status();
   Evaluation evaluation;
   evaluation.model_type = model::facts_of(runs.front().weights().config()).model_type;

@@ -15,6 +15,7 @@
 #include "io/json_fwd.h"
 #include "kvant/status.h"
 #include "measure/model_quality.h"
+#include "model/text_job.h"
 #include "model/token_text.h"
 #include "model/tokenizer/tokenizer.h"
 
@@ -24,12 +25,9 @@ struct EvaluateOptions {
   std::filesystem::path original;
   std::vector<std::filesystem::path> quantized;
   model::TokenText text;
-  int threads = 0;               // 0: all
-  std::uint64_t max_memory = 0;  // 0: three quarters of what is available
-  // A folder for the states after every block, which is removed at the end. Empty: they are only in memory, and a run
-  // that is stopped begins again.
-  std::filesystem::path scratch = {};
-  bool resume = false;  // after the last block that an earlier run of the same finished
+  model::RunSettings run = {};
+};
+bool resume = false;  // after the last block that an earlier run of the same finished
 };
 
 struct Evaluation {

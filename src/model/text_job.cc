@@ -28,7 +28,7 @@ std::uint64_t default_memory() {
 
 Result<TextJob> TextJob::begin(const Stream& stream, std::vector<ModelRun>& runs, const TokenText& text,
                                const Options& options) {
-  const std::uint64_t max_memory = options.max_memory == 0 ? default_memory() : options.max_memory;
+  const std::uint64_t max_memory = options.run.max_memory == 0 ? default_memory() : options.run.max_memory;
   const std::uint64_t fixed = kProgramMemory + static_cast<std::uint64_t>(stream.threads()) * kThreadMemory +
                               text.ids.size() * (kTokenMemory + kPredictionMemory * runs.size());
   std::uint64_t block = 0, row = 0, state_row = 0, states = 0;
@@ -54,20 +54,20 @@ Result<TextJob> TextJob::begin(const Stream& stream, std::vector<ModelRun>& runs
     return base::invalid_problem(
         "the largest block, the output projection and a sequence of {} tokens need {}M of memory, {} {}M: raise it, or "
         "lower --length",
-        text.longest(), megabytes_up(needed()), options.max_memory == 0 ? "this machine allows" : "--max-memory allows",
-        max_memory >> 20);
-  if (!memory.states_in_memory && options.scratch.empty())
+        text.longest(), megabytes_up(needed()),
+        options.run.max_memory == 0 ? "this machine allows" : "--max-memory allows", max_memory >> 20);
+  if (!memory.states_in_memory && options.run.scratch.empty())
     return base::invalid_problem("the states of {} tokens need {}M of memory; name a folder for them with --scratch",
                                  text.rows(), megabytes_up(states));
   TextJob job;
-  if (!options.scratch.empty()) {
-    auto folder = io::ScratchFolder::open(options.scratch, options.resume);
+  if (!options.run.scratch.empty()) {
+    auto folder = io::ScratchFolder::open(options.run.scratch, options.run.resume);
     if (!folder.ok()) return folder.status();
     job.folder_ = std::make_unique<io::ScratchFolder>(std::move(folder).value());
   }
   for (std::size_t i = 0; i < runs.size(); ++i)
     if (Status s =
-            runs[i].start(memory, job.folder_.get(), base::text("states-{}", i), options.purpose, options.resume);
+            runs[i].start(memory, job.folder_.get(), base::text("states-{}", i), options.purpose, options.run.resume);
         !s.ok())
       return s;
   job.memory_at_the_end_ = max_memory - kept();

@@ -15,15 +15,23 @@
 
 namespace kvant::model {
 
+// What a person decides about a run. Results do not depend on it.
+struct RunSettings {
+  int threads = 0;               // 0: all
+  std::uint64_t max_memory = 0;  // 0: three quarters of what is available
+  // A folder for what is known after each block, which is removed at the end. Empty: it is only in memory, and a run
+  // that is stopped begins again.
+  std::filesystem::path scratch = {};
+  bool resume = false;  // after the last block that an earlier run of the same finished
+};
+
 class TextJob {
  public:
   struct Options {
-    std::uint64_t max_memory = 0;        // 0: three quarters of what is available
-    std::uint64_t beside_block = 0;      // what the caller holds while a block runs
-    std::uint64_t at_the_end = 0;        // what it needs at least when all blocks have run
-    std::filesystem::path scratch = {};  // empty: nothing is saved
-    std::string purpose = {};            // states that were saved for another are not taken
-    bool resume = false;
+    RunSettings run = {};
+    std::uint64_t beside_block = 0;  // what the caller holds while a block runs
+    std::uint64_t at_the_end = 0;    // what it needs at least when all blocks have run
+    std::string purpose = {};        // states that were saved for another are not taken
   };
   // More tokens at a time make nothing faster.
   static constexpr std::int64_t kMaxRows = 2048;

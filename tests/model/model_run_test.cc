@@ -160,18 +160,19 @@ TEST_F(ModelRunTest, MemoryIsPlannedAndALimitThatIsTooSmallRefused) {
   std::vector<model::ModelRun> runs;
   runs.push_back(std::move(open()).value());
   const Stream stream = Stream::cpu(1);
-  EXPECT_TRUE(refused(model::TextJob::begin(stream, runs, kText, {.max_memory = 1 << 20}).status(),
+  EXPECT_TRUE(refused(model::TextJob::begin(stream, runs, kText, {.run = {.max_memory = 1 << 20}}).status(),
                       StatusCode::InvalidProblem, {"a sequence of 13 tokens", "--max-memory allows 1M"}));
   // The end needs more than is left beside states in memory.
   const std::uint64_t much = std::uint64_t{1} << 30;
-  const auto without = model::TextJob::begin(stream, runs, kText, {.max_memory = much});
+  const auto without = model::TextJob::begin(stream, runs, kText, {.run = {.max_memory = much}});
   ASSERT_TRUE(without.ok()) << without.status().message();
   EXPECT_EQ(without->folder(), nullptr);
   const std::uint64_t left = without->memory_at_the_end();
   EXPECT_LT(left, much);
-  EXPECT_TRUE(refused(model::TextJob::begin(stream, runs, kText, {.max_memory = much, .at_the_end = left + 1}).status(),
-                      StatusCode::InvalidProblem,
-                      {"the states of 23 tokens need 1M of memory; name a folder for them with --scratch"}));
+  EXPECT_TRUE(refused(
+      model::TextJob::begin(stream, runs, kText, {.run = {.max_memory = much}, .at_the_end = left + 1}).status(),
+      StatusCode::InvalidProblem,
+      {"the states of 23 tokens need 1M of memory; name a folder for them with --scratch"}));
 }
 
 }  // namespace
