@@ -233,7 +233,7 @@ class DeviceBenchmark {
     const std::size_t grad = operands.size();
     if (backward) operands.emplace_back(real, kShape, Fill::bell);
     const std::size_t input = operands.size();
-    if (reads_input) operands.emplace_back(in, kShape, from_codes ? Fill::codes : Fill::bell);
+    if (reads_input) operands.emplace_back(in, kShape, is_code(in) ? Fill::codes : Fill::bell);
     plan(
         job, gpu_, cpu_,
         [&](const kvant::Stream& stream) { return kvant::ElementwisePlan::select(stream, descriptor); },
