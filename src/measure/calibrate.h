@@ -23,8 +23,6 @@ struct CalibrateOptions {
   // An empty scratch folder is "OUTPUT.scratch", and holds the statistics of finished blocks too.
   model::RunSettings run = {};
 };
-bool resume = false;  // after the last block that an earlier run of the same finished
-};
 
 struct Calibration {
   std::uint64_t linears = 0;

@@ -27,8 +27,6 @@ struct EvaluateOptions {
   model::TokenText text;
   model::RunSettings run = {};
 };
-bool resume = false;  // after the last block that an earlier run of the same finished
-};
 
 struct Evaluation {
   std::string model_type;
