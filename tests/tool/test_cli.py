@@ -7,6 +7,7 @@ import pty
 import random
 import re
 import select
+import signal
 import shutil
 import subprocess
 import time
@@ -19,8 +20,9 @@ from tool import BINARY, SANITIZED, ToolTest, digest_tree, environment, load_jso
 COMMANDS = ("quantize", "convert", "inspect", "compare", "verify", "demo", "info", "bench", "completion")
 
 
-def on_a_terminal(arguments, env=None, cwd=None, timeout=60):
-    """Everything that is said where standard output and error are a terminal, and the exit code."""
+def on_a_terminal(arguments, env=None, cwd=None, timeout=60, stop_at=None):
+    """Everything that is said where standard output and error are a terminal, and the exit code. `stop_at`: Ctrl-C when
+    this is said."""
     master, slave = pty.openpty()
     child = subprocess.Popen([BINARY, *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=slave, stderr=slave,
                              env=environment(**{"TERM": "xterm-256color", "COLUMNS": "100", **(env or {})}), cwd=cwd)
@@ -37,6 +39,9 @@ def on_a_terminal(arguments, env=None, cwd=None, timeout=60):
         if not block:
             break
         said += block
+        if stop_at is not None and stop_at in said:
+            child.send_signal(signal.SIGINT)
+            stop_at = None
     os.close(master)
     return said.decode("utf-8", "backslashreplace"), child.wait(timeout)
 
@@ -193,6 +198,22 @@ class QuietTest(ToolTest):
         ran = self.assert_done(run("quantize", folder, "-o", self.path("c"), "--scheme", "w8a8"))
         self.assertLess(len(ran.stderr.splitlines()), 200)  # plain lines, and not one for each tile
         self.assertEqual(digest_tree(self.path("a")), digest_tree(self.path("c")))
+
+    def test_stopped_by_a_person(self):
+        made = c.llama("F32")
+        made.config.update(num_attention_heads=4, num_key_value_heads=2, intermediate_size=48, vocab_size=40, hidden_act="silu",
+                           max_position_embeddings=512)
+        source = c.write_folder(self.path("in"), made)
+        tokens = self.put("ids.txt", b" ".join(b"%d" % (i * 7919 % 40) for i in range(120_000)))
+        command = ["eval", source, source, "--tokens", tokens, "--scratch", self.path("scratch")]
+        said, code = on_a_terminal(command, stop_at="━".encode())
+        self.assertEqual(code, -signal.SIGINT, said)
+        self.assertIn("the same command with --resume goes on after the last block that is finished", said)
+        self.assertIn("tokens/s", said)
+        self.assertTrue(os.path.exists(self.path("scratch")), said)
+        resumed = self.assert_done(run(*command, "--resume"))
+        self.assertEqual(resumed.stdout, self.assert_done(run(*command)).stdout)
+        self.assertFalse(os.path.exists(self.path("scratch")))
 
     def test_a_reader_that_goes_away(self):
         # kvant inspect … | head -1
