@@ -97,7 +97,8 @@ Result<std::set<std::string>> StatisticsParts::join(std::size_t blocks, bool wit
       places.push_back({&part, &tensor});
       bytes += tensor.bytes();
     }
-  std::ranges::stable_partition(places, [](const PartTensor& place) { return io::bits(place.tensor->dtype) == 64; });
+  std::stable_partition(places.begin(), places.end(),
+                        [](const PartTensor& place) { return io::bits(place.tensor->dtype) == 64; });
   std::vector<io::TensorInfo> tensors;
   std::set<std::string> names;
   for (const PartTensor& place : places) {
