@@ -173,3 +173,17 @@ def trace(command, before, env=None):
         return code, said.decode("utf-8", "backslashreplace")
     finally:
         os.close(read_end)
+
+
+def trace_until(command, at, env=None):
+    """Runs a command and kills it before the call number `at` that changes a file; None: never. Returns those calls so far,
+    the exit code, and stdout and stderr."""
+    calls = []
+
+    def before(call):
+        if call.changes_files():
+            calls.append(call)
+            return at is None or len(calls) <= at
+        return True
+
+    return (calls, *trace(command, before, env))

@@ -77,15 +77,7 @@ class KilledAtCallsTest(CrashTest):
 
     def interrupt(self, at, *more):
         """Runs until the call `at`; None: to the end. Returns the calls so far and the exit code."""
-        calls = []
-
-        def before(call):
-            if call.changes_files():
-                calls.append(call)
-                return at is None or len(calls) <= at
-            return True
-
-        code, said = syscalls.trace(self.command("--threads", "1", *more), before, environment())
+        calls, code, said = syscalls.trace_until(self.command("--threads", "1", *more), at, environment())
         if at is None:
             self.assertEqual(code, 0, said)
         return calls, code

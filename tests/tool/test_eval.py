@@ -211,15 +211,7 @@ class ResumeTest(ToolTest):
 
     def interrupt(self, command, at):
         """Kills the run before the call `at` that changes a file; None: never. Returns the calls that it came to."""
-        calls = []
-
-        def before(call):
-            if call.changes_files():
-                calls.append(call)
-                return at is None or len(calls) <= at
-            return True
-
-        code, said = syscalls.trace([BINARY, *map(str, command)], before, environment())
+        calls, code, said = syscalls.trace_until([BINARY, *map(str, command)], at, environment())
         self.assertIn(code, (0,) if at is None else (0, -signal.SIGKILL), said)
         return calls
 
