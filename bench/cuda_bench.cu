@@ -437,6 +437,7 @@ int main(int argc, char** argv) {
       {kvant::PerChannel{1}, "channel, axis 1"},
       {kvant::PerToken{}, "token"},
       {kvant::PerGroup{-1, 128}, "group of 128"},
+      {kvant::PerBlock{128, 128}, "block of 128 x 128"},
   };
   const ElementKind reals[] = {ElementKind::f32, ElementKind::f16, ElementKind::bf16};
   for (const kvant::ElementwiseOperator& facts : kvant::kElementwiseOperators)

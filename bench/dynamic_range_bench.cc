@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct Case {
   ElementKind out;
   Shape shape;
   int threads;
+  std::optional<ElementKind> scale = std::nullopt;  // default: of the compute type
 };
 
 // Every element is read again when all of its segment has been seen, unless the segment stays in the cache.
@@ -38,7 +40,7 @@ void run_case(benchmark::State& state, const Case& c) {
 
   const Stream stream = Stream::cpu(c.threads);
   const auto plan = AnyDynamicRangeQuantizePlan::select(
-      stream, {.shape = c.shape, .scope = c.scope, .mode = c.mode, .input = c.in, .output = c.out});
+      stream, {.shape = c.shape, .scope = c.scope, .mode = c.mode, .scale = c.scale, .input = c.in, .output = c.out});
   if (!plan.ok()) return state.SkipWithError(std::string(plan.status().message()).c_str());
   const Shape parameters = *parameter_shape(c.shape, c.scope);
   const auto count = static_cast<std::size_t>(*parameters.element_count());
@@ -47,7 +49,7 @@ void run_case(benchmark::State& state, const Case& c) {
   std::vector<std::byte> scratch(plan->workspace_size());
   const AnyDynamicRangeQuantizeArgs args{.input = {x, c.in, c.shape, 0},
                                          .output = {out, c.out, c.shape, 0},
-                                         .scale_out = {scale.data(), scale_kind(c.in), parameters, 0},
+                                         .scale_out = {scale.data(), c.scale.value_or(scale_kind(c.in)), parameters, 0},
                                          .zero_point_out = {zero_point.data(), ElementKind::s32, parameters, 0}};
 
   const bool twice = reads_twice(c);
@@ -78,10 +80,11 @@ void run_case(benchmark::State& state, const Case& c) {
   if (!ok) return state.SkipWithError("run() refused");
   Row row;
   row.op = "dynamic_range";
-  row.mode = name(c.mode);
+  row.mode = c.scale ? fmt::format("{}, scale {}", name(c.mode), name(*c.scale)) : std::string(name(c.mode));
   row.granularity = name(c.scope.kind());
   row.axis = c.scope.axis();
   row.group_size = c.scope.group_size();
+  row.block_size = {c.scope.block_rows(), c.scope.block_columns()};
   row.direction = "forward";
   row.in = name(c.in);
   row.out = name(c.out);
@@ -96,9 +99,9 @@ void run_case(benchmark::State& state, const Case& c) {
 }
 
 void register_case(const Case& c) {
-  const std::string title =
-      fmt::format("dynamic_range/{}/{}/{}_{}/{}/threads{}", name(c.mode), granularity_name(c.scope), name(c.in),
-                  name(c.out), shape_name(c.shape), c.threads);
+  const std::string title = fmt::format("dynamic_range/{}/{}{}/{}_{}/{}/threads{}", name(c.mode),
+                                        granularity_name(c.scope), c.scale ? fmt::format("_{}", name(*c.scale)) : "",
+                                        name(c.in), name(c.out), shape_name(c.shape), c.threads);
   benchmark::RegisterBenchmark(title.c_str(), [c](benchmark::State& state) { run_case(state, c); })
       ->UseManualTime()
       ->Iterations(*c.shape.element_count() < (1 << 20) ? 600 : 9);
@@ -115,12 +118,19 @@ void register_dynamic_range() {
         for (const DynamicRangeScope& scope :
              {DynamicRangeScope::per_token(), DynamicRangeScope::per_group(1, 128), DynamicRangeScope::per_group(1, 32),
               DynamicRangeScope::per_group(0, 128), DynamicRangeScope::per_tensor(), DynamicRangeScope::per_channel(0),
-              DynamicRangeScope::per_channel(1)})
+              DynamicRangeScope::per_channel(1), DynamicRangeScope::per_block(128, 128),
+              DynamicRangeScope::per_block(1, 128)})
           if (in != ElementKind::f64 || scope.kind() == GranularityKind::token)
             register_case({mode, scope, in, ElementKind::s8, matrix, threads});
     for (const ElementKind out : {ElementKind::u8, ElementKind::s4, ElementKind::u4})
       register_case({kAsymmetric, DynamicRangeScope::per_token(), ElementKind::f32, out, matrix, threads});
   }
+  for (const int threads : thread_counts())
+    for (const ElementKind in : {ElementKind::f32, ElementKind::bf16}) {
+      register_case({kSymmetric, DynamicRangeScope::per_token(), in, ElementKind::e4m3, matrix, threads});
+      register_case(
+          {kSymmetric, DynamicRangeScope::per_group(1, 32), in, ElementKind::e2m1, matrix, threads, ElementKind::e8m0});
+    }
   for (const DynamicRangeMode mode : {kSymmetric, kAsymmetric})
     register_case({mode, DynamicRangeScope::per_token(), ElementKind::f32, ElementKind::s8, {1, 4096}, 1});
 }

@@ -22,6 +22,7 @@ struct Case {
   Numerics numerics;
   Shape shape;
   int threads;
+  ElementKind scale = ElementKind::f32;  // f64 becomes f64; e8m0
 };
 
 bool is_backward(QuantizeKind op) { return elementwise_operator(op).backward_of.has_value(); }
@@ -64,9 +65,13 @@ void run_case(benchmark::State& state, const Case& c) {
   args.input = {x, read, c.shape, 0};
   args.grad_output = {two_inputs ? dy : x, float_kind, c.shape, 0};
   args.output = {out, write, c.shape, 0};
+  std::vector<std::uint8_t> powers(count);
+  for (std::size_t i = 0; i < count; ++i) powers[i] = static_cast<std::uint8_t>(118 + i % 7);
   args.scale = float_kind == ElementKind::f64 ? AnyParameter(AnyRef{scale64.data(), ElementKind::f64, parameters, 0})
                                               : AnyParameter(AnyRef{scale.data(), ElementKind::f32, parameters, 0});
-  args.zero_point = AnyParameter(AnyRef{zero_point.data(), ElementKind::s32, parameters, 0});
+  if (c.scale == ElementKind::e8m0) args.scale = AnyParameter(AnyRef{powers.data(), c.scale, parameters, 0});
+  const bool has_zero_point = !has_float_grid(c.in) && !has_float_grid(c.out);
+  if (has_zero_point) args.zero_point = AnyParameter(AnyRef{zero_point.data(), ElementKind::s32, parameters, 0});
   if (const Status status = plan->can_implement(args); !status.ok())
     return state.SkipWithError(std::string(status.message()).c_str());
 
@@ -90,10 +95,12 @@ void run_case(benchmark::State& state, const Case& c) {
   row.granularity = name(c.granularity.kind());
   row.axis = c.granularity.axis();
   row.group_size = c.granularity.group_size();
+  row.block_size = {c.granularity.block_rows(), c.granularity.block_columns()};
   row.direction = backward ? "backward" : "forward";
   row.in = name(c.in);
   row.out = name(c.out);
   row.numerics = name(c.numerics);
+  if (c.scale != ElementKind::f32) row.mode = fmt::format("scale {}", name(c.scale));
   row.isa = name(plan->sku().arch);
   for (int i = 0; i < c.shape.rank(); ++i) row.shape.push_back(c.shape[i]);
   row.threads = c.threads;
@@ -104,8 +111,10 @@ void run_case(benchmark::State& state, const Case& c) {
 }
 
 void register_case(const Case& c) {
-  const std::string title = fmt::format("{}/{}/{}_{}/{}/{}/threads{}", name(c.op), granularity_name(c.granularity),
-                                        name(c.in), name(c.out), name(c.numerics), shape_name(c.shape), c.threads);
+  const std::string scale = c.scale == ElementKind::f32 ? "" : fmt::format("_{}", name(c.scale));
+  const std::string title =
+      fmt::format("{}/{}{}/{}_{}/{}/{}/threads{}", name(c.op), granularity_name(c.granularity), scale, name(c.in),
+                  name(c.out), name(c.numerics), shape_name(c.shape), c.threads);
   const bool small = *c.shape.element_count() < (1 << 20);
   benchmark::RegisterBenchmark(title.c_str(), [c](benchmark::State& state) { run_case(state, c); })
       ->UseManualTime()
@@ -130,17 +139,23 @@ void register_elementwise() {
     for (const ElementKind f : {kF32, kF16, kBf16, kF64})
       forward_and_backward(Granularity::per_tensor(), f, kS8, Numerics::exact, flat);
     for (const ElementKind f : {kF32, kF16, kBf16})
-      for (const Granularity g : {Granularity::per_channel(1), Granularity::per_group(1, 32),
-                                  Granularity::per_group(1, 128), Granularity::per_token()})
+      for (const Granularity g :
+           {Granularity::per_channel(1), Granularity::per_group(1, 32), Granularity::per_group(1, 128),
+            Granularity::per_block(128, 128), Granularity::per_token()})
         forward_and_backward(g, f, kS8, Numerics::exact, matrix);
     for (const ElementKind f : {kF32, kF16, kBf16}) {
       register_case({QuantizeKind::quantize, Granularity::per_tensor(), f, kS8, Numerics::reciprocal, flat, threads});
-      for (const ElementKind code : {ElementKind::u8, ElementKind::s4, ElementKind::u4}) {
+      for (const ElementKind code : {ElementKind::u8, ElementKind::s4, ElementKind::u4, ElementKind::s16,
+                                     ElementKind::e4m3, ElementKind::e5m2, ElementKind::e2m1}) {
         register_case({QuantizeKind::quantize, Granularity::per_tensor(), f, code, Numerics::exact, flat, threads});
         register_case({QuantizeKind::dequantize, Granularity::per_tensor(), code, f, Numerics::exact, flat, threads});
       }
     }
   }
+  for (const int threads : thread_counts())
+    for (const ElementKind f : {kF32, kBf16})
+      register_case({QuantizeKind::quantize, Granularity::per_group(1, 32), f, ElementKind::e2m1, Numerics::exact,
+                     matrix, threads, ElementKind::e8m0});
   for (const Numerics numerics : {Numerics::exact, Numerics::reciprocal})
     register_case({QuantizeKind::quantize, Granularity::per_tensor(), kF32, kS8, numerics, {64 * 1024}, 1});
   for (const QuantizeKind op : {QuantizeKind::quantize, QuantizeKind::fake_quantize})

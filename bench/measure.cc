@@ -60,6 +60,7 @@ std::string granularity_name(const Granularity& g) {
   switch (g.kind()) {
     case GranularityKind::channel: return fmt::format("channel{}", g.axis());
     case GranularityKind::group: return fmt::format("group{}", g.group_size());
+    case GranularityKind::block: return fmt::format("block{}x{}", g.block_rows(), g.block_columns());
     default: return std::string(name(g.kind()));
   }
 }

@@ -32,6 +32,7 @@ std::string join(const std::vector<std::int64_t>& shape) {
 std::string granularity_label(const Row& row) {
   if (row.granularity == "channel") return fmt::format("channel{}", row.axis);
   if (row.granularity == "group") return fmt::format("group{}{}", row.group_size, row.axis == 0 ? "/0" : "");
+  if (row.granularity == "block") return "block" + join(row.block_size);
   return row.granularity;
 }
 
@@ -112,6 +113,7 @@ bool write_json(const std::string& path) {
     if (!row.mode.empty()) one["mode"] = row.mode;
     if (row.granularity == "channel" || row.granularity == "group") one["axis"] = row.axis;
     if (row.granularity == "group") one["group_size"] = row.group_size;
+    if (row.granularity == "block") one["block_size"] = row.block_size;
     if (row.limit_seconds > 0) {
       one["limit_seconds"] = row.limit_seconds;
       one["limit_share"] = row.limit_seconds / row.seconds;

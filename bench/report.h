@@ -18,10 +18,11 @@ struct Row {
   std::string op;
   std::string mode;  // of dynamic range: "symmetric", "asymmetric"; of linear: "bell", "uniform", "raw" weights, or
                      // their element
-  std::string granularity;      // "tensor", "channel", "token", "group"
-  int axis = 0;                 // of channels and groups
-  std::int64_t group_size = 0;  // of groups
-  std::string direction;        // "forward", "backward"
+  std::string granularity;               // "tensor", "channel", "token", "group", "block"
+  int axis = 0;                          // of channels and groups
+  std::int64_t group_size = 0;           // of groups
+  std::vector<std::int64_t> block_size;  // of blocks: rows and columns
+  std::string direction;                 // "forward", "backward"
   std::string in;
   std::string out;
   std::string numerics;

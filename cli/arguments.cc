@@ -26,7 +26,8 @@ const Argument& help_argument() {
 }
 
 const Argument& version_argument() {
-  static const Argument argument{.name = "--version", .help = "Print the version", .to = static_cast<bool*>(nullptr)};
+  static const Argument argument{
+      .name = "--version", .letter = "-V", .help = "Print the version", .to = static_cast<bool*>(nullptr)};
   return argument;
 }
 
@@ -49,7 +50,7 @@ std::string problem_of(const std::string& text, const Size& size) {
   if (!bytes.ok()) return std::string(bytes.status().message());
   if (*bytes >= size.min) return {};
   return fmt::format("'{}' is less than {}, the memory that the program itself needs", io::printable(text),
-                     memory_size(size.min));
+                     size_argument(size.min));
 }
 
 std::string problem_of(const std::string& text, const std::vector<std::string>& choices) {
@@ -88,8 +89,8 @@ struct AddTo {
 
 void add(CLI::App& app, const Argument& argument) {
   CLI::Option* const option = std::visit(AddTo{app, argument}, argument.to);
-  option->required(argument.required);
-  if (!argument.choices.empty())
+  option->required(argument.required && argument.unless == nullptr);
+  if (!argument.choices.empty() && !argument.check)
     option->check([&choices = argument.choices](const std::string& text) { return problem_of(text, choices); });
   if (argument.check) option->check(argument.check);
 }
@@ -120,6 +121,23 @@ std::vector<std::string> option_names(const Program& program, const Command* com
   return names;
 }
 
+bool is_option_of_a_command(const Program& program, const std::string& word) {
+  return word.starts_with('-') && std::ranges::any_of(program.commands, [&](const Command& command) {
+           return std::ranges::any_of(command.arguments, [&](const Argument& argument) {
+             return std::ranges::count(argument.spellings(), word) > 0;
+           });
+         });
+}
+
+// A required argument that is missing although the flag is not given with which it may be; null: none.
+const Argument* missing_argument(const Command& command, const CLI::App& subcommand) {
+  for (const Argument& argument : command.arguments)
+    if (argument.required && argument.unless != nullptr && !*argument.unless &&
+        subcommand.get_option(argument.name)->count() == 0)
+      return &argument;
+  return nullptr;
+}
+
 // A sentence for what CLI11 found wrong.
 std::string sentence_of(const CLI::ParseError& error) {
   const std::string text = error.what();
@@ -139,6 +157,9 @@ std::string explanation(const Program& program, const CLI::App& app, const CLI::
   std::vector<std::string> words = app.remaining();
   if (command != nullptr)
     for (std::string& word : app.get_subcommands().front()->remaining()) words.push_back(std::move(word));
+  if (const std::vector<std::string> before = app.remaining();
+      !before.empty() && is_option_of_a_command(program, before.front().substr(0, before.front().find('='))))
+    return fmt::format("the option '{}' goes after the command", io::printable(before.front()));
   // What nobody understood explains more than what is missing because of it.
   for (const std::string& word : words) {
     if (word == "--") continue;
@@ -159,7 +180,7 @@ std::vector<std::string> Argument::spellings() const {
   return letter.empty() ? std::vector{name} : std::vector{letter, name};
 }
 
-std::string Argument::value_text() const { return choices.empty() ? placeholder : base::joined(choices, "|"); }
+std::string Argument::value_text() const { return choices.empty() || check ? placeholder : base::joined(choices, "|"); }
 
 std::vector<Argument> positionals_of(const Command* command) {
   std::vector<Argument> positionals;
@@ -198,6 +219,12 @@ Parsed parse(const Program& program, std::vector<std::string> words) {
     add_everywhere(subcommand, program);
     for (const Argument& argument : command.arguments) add(subcommand, argument);
   }
+  const auto wrong = [&](const std::string& sentence) -> Parsed {
+    const Command* const command = selected_in(program, app);
+    fail(fmt::format("{}{} try '{}{} --help'", sentence, sentence.ends_with('?') ? "" : ";", program.name,
+                     command == nullptr ? "" : " " + command->name));
+    return {nullptr, kUsage};
+  };
   std::ranges::reverse(words);  // as CLI11 wants them
   try {
     app.parse(std::move(words));
@@ -208,13 +235,12 @@ Parsed parse(const Program& program, std::vector<std::string> words) {
     print(fmt::format("{}\n", program.version));
     return {nullptr, kDone};
   } catch (const CLI::ParseError& error) {
-    const std::string sentence = explanation(program, app, error);
-    const Command* const command = selected_in(program, app);
-    fail(fmt::format("{}{} try '{}{} --help'", sentence, sentence.ends_with('?') ? "" : ";", program.name,
-                     command == nullptr ? "" : " " + command->name));
-    return {nullptr, kUsage};
+    return wrong(explanation(program, app, error));
   }
-  return {selected_in(program, app), kDone};
+  const Command* const command = selected_in(program, app);
+  if (const Argument* const missing = missing_argument(*command, *app.get_subcommands().front()))
+    return wrong(missing->name + " is missing");
+  return {command, kDone};
 }
 
 }  // namespace kvant::cli

@@ -42,6 +42,7 @@ struct Argument {
   std::string help;
   Destination to;
   bool required = false;
+  const bool* unless = nullptr;                               // a flag of the command with which it is not required
   bool is_path = false;                                       // completes with files
   std::vector<std::string> choices = {};                      // one of these words, which stand for a placeholder
   std::function<std::string(const std::string&)> check = {};  // what is wrong with a text; empty: nothing

@@ -50,7 +50,8 @@ int run(const CalibrateOptions& options, const Request& request) {
   progress.finish();
   if (!calibration.ok()) return fail(calibration.status());
   if (options.json) {
-    print_json(io::Json{{"output", io::json_name(options.output)},
+    print_json(io::Json{{"format", "kvant-calibrate-1"},
+                        {"output", io::json_name(options.output)},
                         {"linears", calibration->linears},
                         {"tokens", calibration->tokens},
                         {"unseen", calibration->unseen}});

@@ -90,14 +90,14 @@ std::string left_out(std::size_t layers, int top) {
 std::string totals(const measure::Comparison& comparison, const measure::ModelLoss& loss) {
   std::string text = "\n";
   if (comparison.quantized.size() > 1) text += io::printable(loss.label) + "\n";
-  text += fmt::format("{}: {} quantized, {} not\n", format::name(loss.scheme.kind),
+  text += fmt::format("{}: {} quantized, {} not\n", format::describe(loss.quantization),
                       counted(loss.layers.size(), "layer"), counted(loss.unquantized.size(), "linear"));
+  const std::optional<double> mean = mean_sqnr_db(loss, measure::Judged::weights);
   if (!loss.layers.empty())
-    text += fmt::format("SQNR  {}worst {} ({})\n",
-                        loss.mean_sqnr_db ? fmt::format("mean {:.2f} dB, ", *loss.mean_sqnr_db) : std::string(),
+    text += fmt::format("SQNR  {}worst {} ({})\n", mean ? fmt::format("mean {:.2f} dB, ", *mean) : std::string(),
                         decibels_with_unit(loss.layers.front().sqnr_db), io::printable(loss.layers.front().module));
   text += fmt::format(
-      "size  {} → {} ({:.1f} %)\n", file_size(comparison.bytes), file_size(loss.bytes),
+      "size  {} → {} ({:.1f} %)\n", byte_size(comparison.bytes), byte_size(loss.bytes),
       comparison.bytes == 0 ? 100.0 : 100.0 * static_cast<double>(loss.bytes) / static_cast<double>(comparison.bytes));
   for (const std::string& warning : measure::warnings_of(loss)) text += fmt::format("warning: {}\n", warning);
   return text;
@@ -169,9 +169,8 @@ Command compare_command() {
            report_option(options->report, "Write an HTML page that shows what each layer lost"),
            {.name = "--stats",
             .placeholder = "FILE",
-            .help =
-                "Activation statistics: an estimate of what each layer's output loses; the report shows ranges of the "
-                "inputs before and after smoothing",
+            .help = "Activation statistics: an estimate of what each layer's output loses, by which the report judges "
+                    "them; it shows ranges of the inputs before and after smoothing",
             .to = &options->stats,
             .is_path = true},
            {.name = "--top",

@@ -29,7 +29,7 @@ std::string all_spellings(const std::vector<Argument>& options) {
   return joined(names, " ");
 }
 
-// The words that a command's positional can be; empty: paths, or nothing.
+// The words that a command's first positional can be; empty: paths, or nothing.
 std::vector<std::string> positional_choices(const Command& command) {
   const auto positionals = positionals_of(&command);
   return positionals.empty() ? std::vector<std::string>() : positionals.front().choices;
@@ -74,7 +74,11 @@ std::string bash_script(const Program& program) {
     script += "      esac\n";
     script += fmt::format("      if [[ $cur == -* ]]; then {}; return; fi\n",
                           words(all_spellings(options_of(program, &command))));
-    if (const auto choices = positional_choices(command); !choices.empty())
+    const auto choices = positional_choices(command);
+    if (!choices.empty() && has_path_positional(command))
+      script += fmt::format("      if [[ $prev == {} ]]; then {}; else {}; fi\n", command.name,
+                            words(joined(choices, " ")), kFiles);
+    else if (!choices.empty())
       script += fmt::format("      {}\n", words(joined(choices, " ")));
     else if (has_path_positional(command))
       script += fmt::format("      {}\n", kFiles);
@@ -125,7 +129,8 @@ std::string zsh_arguments(const Program& program, const Command* command, const 
     }
   }
   for (const Argument& positional : positionals_of(command))
-    lines += fmt::format("{}'{}' \\\n", indent, zsh_value(positional, positional.name));
+    lines +=
+        fmt::format("{}'{}{}' \\\n", indent, positional.is_list() ? "*" : "", zsh_value(positional, positional.name));
   return lines;
 }
 
@@ -202,10 +207,15 @@ std::string fish_script(const Program& program) {
   for (const Command& command : program.commands) {
     const std::string condition = "__fish_seen_subcommand_from " + command.name;
     script += fish_options(options_of(program, &command), condition);
-    if (const auto choices = positional_choices(command); !choices.empty())
-      script += fmt::format("complete -c kvant -n '{}' -a '{}'\n", condition, joined(choices, " "));
-    else if (has_path_positional(command))
-      script += fmt::format("complete -c kvant -n '{}' -F\n", condition);
+    std::string before, behind;  // that the words stand where they can be, and the files behind them
+    const auto choices = positional_choices(command);
+    if (!choices.empty() && has_path_positional(command)) {
+      behind = "; and __fish_seen_subcommand_from " + joined(choices, " ");
+      before = "; and not __fish_seen_subcommand_from " + joined(choices, " ");
+    }
+    if (!choices.empty())
+      script += fmt::format("complete -c kvant -n '{}{}' -a '{}'\n", condition, before, joined(choices, " "));
+    if (has_path_positional(command)) script += fmt::format("complete -c kvant -n '{}{}' -F\n", condition, behind);
   }
   return script;
 }

@@ -39,7 +39,7 @@ void print_summary(const quantize::ConvertOutcome& outcome, const ConvertOptions
   const std::string output = io::printable(options.output);
   std::string text = fmt::format("{}: a {} model, {} in {}\n", output, outcome.model_type,
                                  counted(outcome.tensors, "tensor"), options.dtype);
-  text += fmt::format("size      {} → {}\n", file_size(outcome.bytes_read), file_size(outcome.bytes_written));
+  text += fmt::format("size      {} → {}\n", byte_size(outcome.bytes_read), byte_size(outcome.bytes_written));
   text += fmt::format("shards    {} written", outcome.shards_written);
   if (outcome.shards_kept > 0) text += fmt::format(", {} kept from the run before", outcome.shards_kept);
   text += fmt::format("\nvalues    {}\n", outcome.rounded == 0
@@ -51,7 +51,8 @@ void print_summary(const quantize::ConvertOutcome& outcome, const ConvertOptions
 }
 
 io::Json json_of(const quantize::ConvertOutcome& outcome, const ConvertOptions& options) {
-  return {{"input", options.input},
+  return {{"format", "kvant-convert-1"},
+          {"input", options.input},
           {"output", options.output},
           {"dtype", options.dtype},
           {"model_type", outcome.model_type},
@@ -71,6 +72,9 @@ int run(const ConvertOptions& options, const Request& request) {
     return kUsage;
   }
   ProgressBar progress(request.quiet);
+  ProgressBar::set_last_words(
+      fmt::format("stopped; the same command with --resume{} continues after the last finished shard",
+                  options.force ? " in place of --force" : ""));
   const auto outcome = quantize::convert_gguf({.input = options.input,
                                                .output = options.output,
                                                .dtype = dtype_of(options.dtype),

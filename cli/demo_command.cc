@@ -51,16 +51,16 @@ constexpr const char* kDemoExamples =
 // What the model is quantized to.
 struct Recipe {
   std::string_view name;  // of its folder
-  format::SchemeKind scheme;
+  std::string_view scheme;
   bool smooth = false;
-  std::int64_t group_size = 0;
-  std::string_view what;
+  std::optional<std::int64_t> group_size = std::nullopt;
+  std::string_view what = {};
 };
 constexpr Recipe kRecipes[] = {
-    {"w8a8", format::SchemeKind::w8a8, false, 0, "8 bits, activations quantized at run time"},
-    {"w8a8-smooth", format::SchemeKind::w8a8, true, 0, "the same after smoothing"},
-    {"w8a8-static", format::SchemeKind::w8a8_static, false, 0, "8 bits, activation scales from the statistics"},
-    {"w4a16", format::SchemeKind::w4a16, false, 32, "4-bit weights in groups of 32"},
+    {.name = "w8a8", .scheme = "w8a8", .what = "8 bits, activations quantized at run time"},
+    {.name = "w8a8-smooth", .scheme = "w8a8", .smooth = true, .what = "the same after smoothing"},
+    {.name = "w8a8-static", .scheme = "w8a8-static", .what = "8 bits, activation scales from the statistics"},
+    {.name = "w4a16", .scheme = "w4a16", .group_size = 32, .what = "4-bit weights in groups of 32"},
 };
 
 std::vector<std::string_view> names() {
@@ -98,9 +98,13 @@ Status quantize(const DemoFolder& folder, const Recipe& recipe, int threads, bas
   quantize::QuantizeOptions options;
   options.input = folder.model();
   options.output = folder.path / recipe.name;
-  options.scheme = {.kind = recipe.scheme, .group_size = recipe.group_size};
+  const auto row = format::scheme_named(recipe.scheme);
+  if (!row.ok()) return row.status();
+  const auto scheme = format::with_options(**row, {.group_size = recipe.group_size});
+  if (!scheme.ok()) return scheme.status();
+  options.scheme = *scheme;
   options.smooth = recipe.smooth;
-  if (recipe.smooth || recipe.scheme == format::SchemeKind::w8a8_static) options.stats = folder.stats();
+  if (recipe.smooth || scheme->needs_statistics()) options.stats = folder.stats();
   options.threads = threads;
   options.force = true;
   auto quantizer = quantize::CheckpointQuantizer::plan(options);
@@ -109,18 +113,18 @@ Status quantize(const DemoFolder& folder, const Recipe& recipe, int threads, bas
 }
 
 Result<measure::Comparison> compare(const DemoFolder& folder, int threads, base::Progress& progress) {
-  auto comparison = measure::compare({.original = folder.model(),
-                                      .quantized = paths_in(folder),
-                                      .stats = folder.stats(),
-                                      .details = true,
-                                      .threads = threads},
-                                     progress);
-  if (!comparison.ok()) return comparison;
   constexpr int kTokens = 1024;  // enough for the error of an output
   const auto text = read_text(folder, folder.held_out_text(), kTokens);
   if (!text.ok()) return text.status();
-  if (const Status s = measure::measure_outputs(*text, threads, *comparison, progress); !s.ok()) return s;
-  return comparison;
+  auto outputs = measure::measure_outputs(folder.model(), paths_in(folder), *text, threads, progress);
+  if (!outputs.ok()) return outputs.status();
+  return measure::compare({.original = folder.model(),
+                           .quantized = paths_in(folder),
+                           .stats = folder.stats(),
+                           .outputs = std::move(outputs).value(),
+                           .details = true,
+                           .threads = threads},
+                          progress);
 }
 
 Result<measure::Evaluation> evaluate(const DemoFolder& folder, int threads, base::Progress& progress) {
@@ -147,8 +151,9 @@ std::string mean_table(const measure::Comparison& comparison) {
     const auto worst = std::ranges::min_element(
         loss.layers, {}, [](const measure::LayerLoss& layer) { return layer.output_sqnr_db.value_or(0); });
     if (worst == loss.layers.end()) continue;
-    table.add({loss.label, shown_decibels(loss.mean_sqnr_db), shown_decibels(mean_output_sqnr_db(loss)),
-               shown_decibels(worst->output_sqnr_db), worst->module});
+    table.add({loss.label, shown_decibels(mean_sqnr_db(loss, measure::Judged::weights)),
+               shown_decibels(mean_sqnr_db(loss, measure::Judged::outputs)), shown_decibels(worst->output_sqnr_db),
+               worst->module});
   }
   return table.text(Terminal::of(1));
 }
@@ -251,7 +256,8 @@ int run(const DemoOptions& options, const Request& request) {
   if (const Status s = write_page(folder.evaluation(), evaluation_page(*evaluation, evaluation_facts)); !s.ok())
     return fail(s);
   if (options.json) {
-    print_json({{"comparison", comparison_json(*comparison, facts)},
+    print_json({{"format", "kvant-demo-1"},
+                {"comparison", comparison_json(*comparison, facts)},
                 {"evaluation", evaluation_json(*evaluation, evaluation_facts)}});
     return kDone;
   }

@@ -42,10 +42,10 @@ Table language_table(const measure::Evaluation& evaluation, const Terminal& term
                {.title = "same top", .align = Align::right},
                {.title = "log p", .align = Align::right, .optional = true},
                {.title = "verdict"}});
-  table.add({io::printable(evaluation.original.label), file_size(evaluation.original.bytes), bits(evaluation.original),
+  table.add({io::printable(evaluation.original.label), byte_size(evaluation.original.bytes), bits(evaluation.original),
              perplexity(evaluation.original)});
   for (const measure::ModelQuality& quality : evaluation.quantized)
-    table.add({io::printable(quality.label), file_size(quality.bytes), bits(quality), perplexity(quality),
+    table.add({io::printable(quality.label), byte_size(quality.bytes), bits(quality), perplexity(quality),
                fmt::format("{:.4f}", quality.mean_kl), fmt::format("{:.3f}", quality.kl_99),
                fmt::format("{:.1f} %", 100 * quality.same_top),
                fmt::format("{:+.4f}", -quality.mean_log_probability_change), colored(terminal, quality.verdict)});
@@ -62,9 +62,9 @@ Table encoder_table(const measure::Evaluation& evaluation, const Terminal& termi
                {.title = "ranks", .align = Align::right},
                {.title = "verdict"}});
   table.add(
-      {io::printable(evaluation.original.label), file_size(evaluation.original.bytes), bits(evaluation.original)});
+      {io::printable(evaluation.original.label), byte_size(evaluation.original.bytes), bits(evaluation.original)});
   for (const measure::ModelQuality& quality : evaluation.quantized)
-    table.add({io::printable(quality.label), file_size(quality.bytes), bits(quality),
+    table.add({io::printable(quality.label), byte_size(quality.bytes), bits(quality),
                fmt::format("{:.5f}", quality.mean_cosine), fmt::format("{:.5f}", quality.min_cosine),
                quality.rank_agreement ? fmt::format("{:.4f}", *quality.rank_agreement) : "-",
                colored(terminal, quality.verdict)});

@@ -47,7 +47,8 @@ std::string help_text(const Program& program, const Command* command) {
 
   std::string text = wrapped(command == nullptr ? program.description : command->description, width, 0);
   text += "\n\nUsage: " + program.name + " " + (command == nullptr ? "COMMAND" : command->name);
-  for (const Argument& positional : positionals) text += " " + positional.name;
+  for (const Argument& positional : positionals)
+    text += positional.required ? " " + positional.name : " [" + positional.name + "]";
   for (const Argument& option : options)
     if (option.required) text += " " + option.name + " " + option.value_text();
   text += " [OPTIONS]\n";

@@ -69,7 +69,8 @@ int run(const InfoOptions& options, const Request& /*request*/) {
     }
     io::Json schemes = io::Json::array();
     for (const std::string& scheme : scheme_names()) schemes.push_back(scheme);
-    print_json(io::Json{{"version", version()},
+    print_json(io::Json{{"format", "kvant-info-1"},
+                        {"version", version()},
                         {"compiler", compiler()},
                         {"backends", {{"cpu", true}, {"cuda", build.has_cuda}}},
                         {"instruction_sets", sets},

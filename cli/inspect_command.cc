@@ -57,7 +57,7 @@ std::string table_of(const measure::Inspection& inspection, bool stats) {
   Table table(std::move(columns));
   for (const measure::InspectedTensor& tensor : inspection.tensors) {
     std::vector<std::string> cells = {io::printable(tensor.info.name), std::string(io::name(tensor.info.dtype)),
-                                      base::bracketed(tensor.info.shape), file_size(tensor.info.bytes()),
+                                      base::bracketed(tensor.info.shape), byte_size(tensor.info.bytes()),
                                       std::string(model::name(tensor.judgement.role))};
     if (stats && tensor.stats) {
       const measure::ValueStats& s = *tensor.stats;
@@ -75,7 +75,7 @@ std::string table_of(const measure::Inspection& inspection, bool stats) {
 
 std::string totals(const measure::Inspection& inspection) {
   std::string text = fmt::format("\n{}: {}, {}", io::printable(inspection.path.string()),
-                                 counted(inspection.tensors.size(), "tensor"), file_size(inspection.bytes));
+                                 counted(inspection.tensors.size(), "tensor"), byte_size(inspection.bytes));
   if (!inspection.model_type.empty()) text += fmt::format(", a {} model", io::printable(inspection.model_type));
   text += inspection.scheme.empty() ? ", not quantized\n"
                                     : fmt::format(", quantized as {}\n", io::printable(inspection.scheme));

@@ -61,10 +61,10 @@ void print_text(const io::GgufFile& file) {
   Table table({{"tensor", Column::Align::left, true}, {"type"}, {"shape"}, {"size", Column::Align::right}});
   for (const io::GgufTensor& tensor : file.tensors())
     table.add({io::printable(tensor.name), std::string(info(tensor.type).name), base::bracketed(tensor.shape),
-               file_size(tensor.bytes())});
+               byte_size(tensor.bytes())});
   print(table.text(Terminal::of(1)));
   print(fmt::format("\n{}: {}, {}, GGUF version {}\nmetadata:\n", io::printable_path(file.file().path()),
-                    counted(file.tensors().size(), "tensor"), file_size(bytes_of(file)), file.version()));
+                    counted(file.tensors().size(), "tensor"), byte_size(bytes_of(file)), file.version()));
   for (const io::GgufEntry& entry : file.metadata())
     print(fmt::format("  {} = {}\n", io::printable(entry.key), text_of(entry)));
 }
@@ -73,8 +73,8 @@ void print_text(const io::GgufFile& file) {
 void print_document(const io::GgufFile& file) {
   io::Json::object_t metadata;
   for (const io::GgufEntry& entry : file.metadata()) metadata.Container::emplace_back(entry.key, json_of(entry));
-  const io::Json head = {{"path", io::json_name(file.file().path().string())},
-                         {"format", "gguf"},
+  const io::Json head = {{"format", "kvant-inspect-gguf-1"},
+                         {"path", io::json_name(file.file().path().string())},
                          {"version", file.version()},
                          {"bytes", bytes_of(file)},
                          {"metadata", std::move(metadata)}};

@@ -47,20 +47,22 @@ Program kvant_program(Request& request) {
           "  kvant compare ./Llama ./Llama-w8a8             # what each layer lost\n"
           "  kvant eval ./Llama ./Llama-w8a8 --text t.txt   # what the model lost\n"
           "\n"
-          "More: 'kvant COMMAND --help' and 'man kvant'.",
+          "More: 'kvant help COMMAND' and 'man kvant'.",
       .options = {{.name = "--quiet", .letter = "-q", .help = "Print only results and errors", .to = &request.quiet},
                   {.name = "--verbose",
                    .letter = "-v",
                    .help = "Print more: every tensor, time and peak memory",
                    .to = &request.verbose}},
-      .commands = {quantize_command(), calibrate_command(), eval_command(), convert_command(), inspect_command(),
-                   compare_command(), verify_command(), demo_command(), info_command(), bench_command()}};
+      .commands = {quantize_command(), calibrate_command(), stats_command(), eval_command(), convert_command(),
+                   inspect_command(), compare_command(), verify_command(), demo_command(), info_command(),
+                   bench_command()}};
 }
 
 int run(int argc, char** argv) {
   Request request;
   Program program = kvant_program(request);
   program.commands.push_back(completion_command(program));
+  program.commands.push_back(help_command(program));
   request.command = program.name;
   for (int i = 1; i < argc; ++i) request.command += " " + shell_word(argv[i]);
   const auto [command, exit_code] = parse(program, join_smooth_argument({argv + std::min(argc, 1), argv + argc}));
@@ -72,7 +74,7 @@ int run(int argc, char** argv) {
     rusage usage = {};
     getrusage(RUSAGE_SELF, &usage);
     tell(fmt::format("took {}, peak memory {}", duration(seconds),
-                     memory_size(static_cast<std::uint64_t>(usage.ru_maxrss) * 1024)));
+                     byte_size(static_cast<std::uint64_t>(usage.ru_maxrss) * 1024)));
   }
   return code;
 }

@@ -14,6 +14,7 @@ namespace kvant::cli {
 namespace {
 
 constexpr std::int64_t kDrawEvery = 100'000'000;
+constexpr std::int64_t kTellEvery = 10'000'000'000;  // where nothing can be drawn
 constexpr std::string_view kErase = "\r\x1b[K";
 
 // Read by the handler of signals: whether stderr's last line is a bar.
@@ -50,7 +51,7 @@ namespace {
 
 // "1.00 GB", "16,384 tokens"
 std::string amount(std::uint64_t count, base::Unit unit) {
-  return unit == base::Unit::bytes ? file_size(count) : fmt::format("{} tokens", grouped_digits(count));
+  return unit == base::Unit::bytes ? byte_size(count) : fmt::format("{} tokens", grouped_digits(count));
 }
 
 std::string speed_of(double per_second, base::Unit unit) {
@@ -65,7 +66,7 @@ std::string progress_line(std::string_view phase, std::uint64_t done, std::uint6
   const double speed = seconds > 0 ? static_cast<double>(done) / seconds : 0;
   const std::string percent = fmt::format("{:3.0f}%", share * 100);
   std::string tail = "  " + fmt::format("{} of {}",
-                                        unit == base::Unit::bytes ? file_size(std::min(done, total))
+                                        unit == base::Unit::bytes ? byte_size(std::min(done, total))
                                                                   : grouped_digits(std::min(done, total)),
                                         amount(total, unit));
   std::string speed_text = "  " + speed_of(speed, unit);
@@ -91,13 +92,24 @@ std::string progress_line(std::string_view phase, std::uint64_t done, std::uint6
   return line + " " + percent + tail + speed_text + left;
 }
 
+std::string progress_sentence(std::string_view phase, std::uint64_t done, std::uint64_t total, base::Unit unit,
+                              double seconds) {
+  done = std::min(done, total);
+  const double share = total == 0 ? 1.0 : static_cast<double>(done) / static_cast<double>(total);
+  std::string text = fmt::format("{}: {:.0f} % of {}", phase, share * 100, amount(total, unit));
+  if (seconds > 0) text += fmt::format(" at {}", speed_of(static_cast<double>(done) / seconds, unit));
+  if (done > 0 && done < total)
+    text += fmt::format(", {} left", duration(seconds * static_cast<double>(total - done) / static_cast<double>(done)));
+  return text;
+}
+
 ProgressBar::ProgressBar(bool quiet)
     : ProgressBar(Surroundings{.write = write_to_stderr,
                                .now = [] { return Clock::now(); },
                                .width = [] { return Terminal::of(2).width(); },
                                .moves = Terminal::of(2).moves,
                                .quiet = quiet}) {
-  if (around_.moves && !quiet) watch_signals();
+  if (!quiet) watch_signals();
 }
 
 ProgressBar::ProgressBar(Surroundings surroundings) : around_(std::move(surroundings)) {}
@@ -126,6 +138,8 @@ void ProgressBar::begin(std::string_view phase, std::uint64_t total, base::Unit 
   begin_ns_ = now_ns();
   if (!around_.moves) {
     around_.write(fmt::format("{}: {}\n", phase_, amount(total / steps_, unit)));
+    in_phase_ = true;
+    next_draw_ns_ = begin_ns_ + kTellEvery;
     return;
   }
   in_phase_ = true;
@@ -134,15 +148,20 @@ void ProgressBar::begin(std::string_view phase, std::uint64_t total, base::Unit 
 }
 
 void ProgressBar::advance(std::uint64_t count) {
-  if (around_.quiet || !around_.moves) return;
+  if (around_.quiet) return;
   done_.fetch_add(count, std::memory_order_relaxed);
   if (now_ns() < next_draw_ns_.load(std::memory_order_relaxed)) return;
   const std::unique_lock lock(drawing_, std::try_to_lock);
   if (!lock.owns_lock() || !in_phase_) return;
   const std::int64_t now = now_ns();
   if (now < next_draw_ns_) return;  // another thread drew while this one came here
-  next_draw_ns_ = now + kDrawEvery;
-  draw();
+  next_draw_ns_ = now + (around_.moves ? kDrawEvery : kTellEvery);
+  if (around_.moves)
+    draw();
+  else
+    around_.write(
+        progress_sentence(phase_, done_ / steps_, total_ / steps_, unit_, static_cast<double>(now - begin_ns_) * 1e-9) +
+        "\n");
 }
 
 void ProgressBar::note(std::string_view line) {
@@ -164,10 +183,11 @@ void ProgressBar::draw() {
   const double seconds = static_cast<double>(now_ns() - begin_ns_) * 1e-9;
   // A line that fills the last column wraps on some terminals.
   const int width = std::max(20, around_.width()) - 1;
+  on_screen_ = true;
+  // Before the bar is there: a signal between the two would find a bar that nobody told it of.
+  bar_on_screen = 1;
   around_.write(
       fmt::format("\r{}\x1b[K", progress_line(phase_, done_ / steps_, total_ / steps_, unit_, seconds, width)));
-  on_screen_ = true;
-  bar_on_screen = 1;
 }
 
 void ProgressBar::erase() {

@@ -1,5 +1,5 @@
 // Progress as a person sees it. On a terminal: one line that is drawn again and again, with percent, rate and time
-// left. Elsewhere: a line where a phase begins, and the notes.
+// left. Elsewhere: a line where a phase begins, one every ten seconds, and the notes.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,8 @@ class ProgressBar : public base::Progress {
 
   using Progress::begin;
   void begin(std::string_view phase, std::uint64_t total, base::Unit unit, std::uint64_t steps) override;
-  // Draws at most ten times a second. A thread that finds another one drawing goes on with its work.
+  // Draws at most ten times a second; says where it is every ten seconds where nothing can be drawn. A thread that
+  // finds another one drawing goes on with its work.
   void advance(std::uint64_t count) override;
   void note(std::string_view line) override;
 
@@ -69,5 +70,9 @@ class ProgressBar : public base::Progress {
 // does not fit is left out from the right, the bar itself last.
 std::string progress_line(std::string_view phase, std::uint64_t done, std::uint64_t total, base::Unit unit,
                           double seconds, int width);
+
+// "quantizing: 50 % of 2.00 GB at 812 MB/s, 1.2 s left"
+std::string progress_sentence(std::string_view phase, std::uint64_t done, std::uint64_t total, base::Unit unit,
+                              double seconds);
 
 }  // namespace kvant::cli

@@ -17,6 +17,7 @@
 #include "cli/table.h"
 #include "format/activation_stats.h"
 #include "format/module_name.h"
+#include "io/checkpoint.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "measure/compare.h"
@@ -30,10 +31,10 @@ using quantize::Action;
 
 struct QuantizeOptions {
   std::string input, output;
-  std::string scheme = std::string(name(format::Scheme().kind));
+  std::string scheme = kDefaultScheme;
   std::string stats, alpha, smooth_groups, scale_dtype, report;
-  std::vector<std::string> ignore, include;
-  int group_size = 0;  // 0: the scheme's own
+  std::vector<std::string> ignore, include, overrides;
+  std::string group_size;  // empty: the scheme's own; "auto"
   bool asymmetric = false, resume = false, force = false, json = false, dry_run = false;
   int threads = 0;
   std::uint64_t max_memory = quantize::kDefaultMaxMemory;
@@ -41,9 +42,11 @@ struct QuantizeOptions {
 
 constexpr const char* kQuantizeExamples =
     "  kvant quantize ./Llama -o ./Llama-w8a8\n"
+    "  kvant calibrate ./Llama --text corpus.txt -o stats.safetensors     # statistics of activations, then:\n"
     "  kvant quantize ./Llama -o ./Llama-w8a8 --stats stats.safetensors --smooth\n"
-    "  kvant quantize ./Llama -o ./Llama-w4a16 --scheme w4a16 --group-size 64 --dry-run\n"
-    "  kvant quantize ./Llama -o ./Llama-w8a8 --ignore 're:.*down_proj'";
+    "  kvant quantize ./Llama --scheme w4a16 --group-size 64 --dry-run\n"
+    "  kvant quantize ./Llama -o ./Llama-w8a8 --ignore 're:.*down_proj'\n"
+    "  kvant quantize ./Llama -o ./Llama-fp8 --scheme fp8 --override 're:.*mlp.*=nvfp4a16'";
 
 bool parse_alpha(const std::string& text, double& alpha) {
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), alpha);
@@ -62,14 +65,60 @@ io::DType scale_dtype_named(const std::string& text) {
   return io::DType::f32;
 }
 
-quantize::QuantizeOptions recipe_of(const QuantizeOptions& options) {
+constexpr const char* kAuto = "auto";
+
+// A whole number, or nothing.
+std::optional<std::int64_t> whole_number(const std::string& text) {
+  std::int64_t number = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || rest != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+std::string group_size_problem(const std::string& text) {
+  if (text == kAuto || whole_number(text)) return {};
+  return fmt::format("'{}' is neither a whole number nor {}", io::printable(text), kAuto);
+}
+
+// "PATTERN=SCHEME"; the pattern may have an equals sign, a scheme has none.
+std::string override_problem(const std::string& text) {
+  const std::size_t equals = text.rfind('=');
+  if (equals == std::string::npos || equals == 0)
+    return fmt::format("'{}' must be PATTERN=SCHEME, or PATTERN=none", io::printable(text));
+  const std::string scheme = text.substr(equals + 1);
+  return scheme == "none" ? std::string() : scheme_problem(scheme);
+}
+
+Result<format::Scheme> scheme_of(const QuantizeOptions& options) {
+  const auto row = format::scheme_named(options.scheme);
+  if (!row.ok()) return row.status();
+  format::SchemeOptions wishes{.asymmetric = options.asymmetric};
+  if (options.group_size == kAuto)
+    wishes.group_size = (*row)->scheme.weights.group_size;  // refused where the scheme takes none
+  else if (!options.group_size.empty())
+    wishes.group_size = whole_number(options.group_size);
+  if (!options.scale_dtype.empty()) wishes.scale_dtype = scale_dtype_named(options.scale_dtype);
+  return format::with_options(**row, wishes);
+}
+
+Result<quantize::QuantizeOptions> recipe_of(const QuantizeOptions& options) {
   quantize::QuantizeOptions recipe;
   recipe.input = options.input;
   recipe.output = options.output;
-  recipe.scheme = format::default_scheme(*format::scheme_named(options.scheme));
-  recipe.scheme.asymmetric = options.asymmetric;
-  if (options.group_size != 0) recipe.scheme.group_size = options.group_size;
-  if (!options.scale_dtype.empty()) recipe.scheme.scale_dtype = scale_dtype_named(options.scale_dtype);
+  const auto scheme = scheme_of(options);
+  if (!scheme.ok()) return scheme.status();
+  recipe.scheme = *scheme;
+  recipe.fits_group_size = options.group_size == kAuto;
+  for (const std::string& text : options.overrides) {
+    const std::size_t equals = text.rfind('=');
+    quantize::SchemeOverride made{.pattern = text.substr(0, equals), .scheme = std::nullopt};
+    if (const std::string name = text.substr(equals + 1); name != "none") {
+      const auto row = format::scheme_named(name);
+      if (!row.ok()) return row.status();
+      made.scheme = (*row)->scheme;
+    }
+    recipe.overrides.push_back(std::move(made));
+  }
   if (!options.stats.empty()) recipe.stats = options.stats;
   recipe.smooth = !options.alpha.empty();
   double alpha = 0;
@@ -84,15 +133,32 @@ quantize::QuantizeOptions recipe_of(const QuantizeOptions& options) {
   return recipe;
 }
 
+bool writes_one_file(const QuantizeOptions& options) { return options.output.ends_with(".safetensors"); }
+
+// For a person who stops the run.
+std::string how_to_resume(const QuantizeOptions& options) {
+  return fmt::format("stopped; the same command with --resume{} {}", options.force ? " in place of --force" : "",
+                     writes_one_file(options) ? "writes the file anew" : "continues after the last finished shard");
+}
+
 // What the options show by themselves, before any file is opened. Empty: nothing is wrong.
 std::string misuse(const QuantizeOptions& options) {
-  const format::Scheme scheme = recipe_of(options).scheme;
-  if (const Status s = format::check(scheme); !s.ok()) return std::string(s.message());
-  if (options.stats.empty() && !options.alpha.empty())
-    return "--smooth needs activation statistics; give them with --stats FILE";
-  if (options.stats.empty() && scheme.spec().needs_statistics())
-    return fmt::format("--scheme {} needs activation statistics; give them with --stats FILE", scheme.spec().name);
-  if (options.alpha.empty() && !options.smooth_groups.empty()) return "--smooth-groups needs --smooth";
+  const auto recipe = recipe_of(options);
+  if (!recipe.ok()) return std::string(recipe.status().message());
+  constexpr const char* kGiveStats =
+      "needs activation statistics; give them with --stats FILE, which 'kvant calibrate' writes";
+  bool uses_stats = recipe->scheme.needs_statistics();
+  for (const quantize::SchemeOverride& override : recipe->overrides)
+    uses_stats = uses_stats || (override.scheme && override.scheme->needs_statistics());
+  if (options.stats.empty() && !options.alpha.empty()) return fmt::format("--smooth {}", kGiveStats);
+  if (options.stats.empty() && recipe->scheme.needs_statistics())
+    return fmt::format("--scheme {} {}", options.scheme, kGiveStats);
+  if (!options.stats.empty() && options.alpha.empty() && options.report.empty() && !uses_stats)
+    return fmt::format(
+        "--stats has no effect on {} by itself; --smooth, --report and the schemes that store activation "
+        "scales ({}) use it",
+        options.scheme, schemes_with_statistics());
+  if (options.alpha.empty() && !options.smooth_groups.empty()) return "--smooth-groups has no effect without --smooth";
   if (options.dry_run && !options.report.empty())
     return "--report cannot be combined with --dry-run, which quantizes nothing";
   if (options.resume && options.force) return "--resume continues an output and --force replaces it; use one of them";
@@ -100,7 +166,7 @@ std::string misuse(const QuantizeOptions& options) {
 }
 
 std::string ratio(std::uint64_t before, std::uint64_t after) {
-  return fmt::format("{} → {} ({:.1f} %)", file_size(before), file_size(after),
+  return fmt::format("{} → {} ({:.1f} %)", byte_size(before), byte_size(after),
                      before == 0 ? 100.0 : 100.0 * static_cast<double>(after) / static_cast<double>(before));
 }
 
@@ -120,8 +186,8 @@ std::string table_of(const quantize::CheckpointPlan& plan, const Terminal& termi
                {"why", Column::Align::left, true}});
   for (const quantize::TensorPlan& tensor : plan.tensors)
     table.add({io::printable(tensor.name), std::string(io::name(tensor.dtype)), base::bracketed(tensor.shape),
-               std::string(quantize::name(tensor.action)), file_size(tensor.bytes_before),
-               file_size(tensor.bytes_after), tensor.reason});
+               std::string(quantize::name(tensor.action)), byte_size(tensor.bytes_before),
+               byte_size(tensor.bytes_after), tensor.reason});
   return table.text(terminal);
 }
 
@@ -140,7 +206,7 @@ std::string plan_totals(const quantize::CheckpointPlan& plan) {
                       counted(count(plan, Action::copy), "tensor"));
   if (!plan.smoothed.empty()) text += fmt::format("; smoothing: {}", smoothing_line(plan));
   text += fmt::format("\nsize             {}\n", ratio(plan.bytes_before, plan.bytes_after));
-  text += fmt::format("expected memory  {} at most\n", memory_size(plan.expected_memory));
+  text += fmt::format("expected memory  {} at most\n", byte_size(plan.expected_memory));
   if (!plan.ignore.empty()) {
     text += "ignore list     ";
     for (const std::string& pattern : plan.ignore) text += " " + io::printable(pattern);
@@ -155,8 +221,9 @@ std::string plan_totals(const quantize::CheckpointPlan& plan) {
 }
 
 io::Json json_of(const quantize::CheckpointPlan& plan, const QuantizeOptions& options) {
-  io::Json document = {{"input", options.input},
-                       {"output", options.output},
+  io::Json document = {{"format", "kvant-quantize-1"},
+                       {"input", options.input},
+                       {"output", options.output.empty() ? io::Json() : io::Json(options.output)},
                        {"scheme", options.scheme},
                        {"layers_quantized", count(plan, Action::quantize)},
                        {"bytes_before", plan.bytes_before},
@@ -185,7 +252,7 @@ io::Json json_of(const quantize::CheckpointPlan& plan, const QuantizeOptions& op
 
 int dry_run(const quantize::CheckpointQuantizer& quantizer, const QuantizeOptions& options, const Request& request) {
   const quantize::CheckpointPlan& plan = quantizer.what();
-  const Status output = quantizer.check_output();
+  const Status output = options.output.empty() ? Status() : quantizer.check_output();
   if (options.json) {
     io::Json document = json_of(plan, options);
     document["dry_run"] = true;
@@ -210,7 +277,7 @@ void print_summary(const quantize::CheckpointPlan& plan, const quantize::Quantiz
   if (!plan.smoothed.empty()) text += fmt::format("smoothed  {}\n", smoothing_line(plan));
   text += fmt::format("shards    {} written", outcome.shards_written);
   if (outcome.shards_kept > 0) text += fmt::format(", {} kept from the previous run", outcome.shards_kept);
-  text += fmt::format("\ntime      {}, {} read at {}\n", duration(outcome.seconds), file_size(outcome.bytes_read),
+  text += fmt::format("\ntime      {}, {} read at {}\n", duration(outcome.seconds), byte_size(outcome.bytes_read),
                       rate(static_cast<double>(outcome.bytes_read) / seconds));
   if (outcome.non_finite > 0)
     text += fmt::format("warning: {} NaN or infinite; 'kvant inspect --stats {}' shows where\n",
@@ -224,11 +291,10 @@ void print_summary(const quantize::CheckpointPlan& plan, const quantize::Quantiz
 }
 
 // What the report reads of the statistics, it reads after the work is done: a bad one is refused before.
-Status check_statistics(const quantize::CheckpointPlan& plan, const QuantizeOptions& options) {
-  if (options.report.empty() || options.stats.empty()) return {};
-  const auto stats = format::ActivationStats::open(options.stats);
-  if (!stats.ok()) return stats.status();
-  for (const quantize::TensorPlan& tensor : plan.tensors) {
+Status check_statistics(const quantize::CheckpointQuantizer& quantizer, const QuantizeOptions& options) {
+  const format::ActivationStats* const stats = quantizer.statistics();
+  if (options.report.empty() || stats == nullptr) return {};
+  for (const quantize::TensorPlan& tensor : quantizer.what().tensors) {
     const std::string_view module = format::module_of(tensor.name);
     if (tensor.action != Action::quantize || !stats->has_absmax(module)) continue;
     if (const auto absmax = stats->absmax(module, tensor.shape[1]); !absmax.ok()) return absmax.status();
@@ -254,17 +320,22 @@ int run(const QuantizeOptions& options, const Request& request) {
   }
   if (!options.report.empty())
     if (const Status s = check_report_path(options.report, options.output); !s.ok()) return fail(s);
-  auto quantizer = quantize::CheckpointQuantizer::plan(recipe_of(options));
+  auto quantizer = quantize::CheckpointQuantizer::plan(recipe_of(options).value());
   if (!quantizer.ok()) return fail(quantizer.status());
   const quantize::CheckpointPlan& plan = quantizer->what();
   if (options.dry_run) return dry_run(*quantizer, options, request);
-  if (const Status s = check_statistics(plan, options); !s.ok()) return fail(s);
+  if (const Status s = check_statistics(*quantizer, options); !s.ok()) return fail(s);
 
   if (!request.quiet) tell_warnings(plan);
   if (request.verbose) tell(table_of(plan, Terminal::of(2)) + plan_totals(plan));
+  if (writes_one_file(options) && options.resume && !request.quiet)
+    tell(fmt::format("{}: one file is written anew; --resume continues folders only, after their last finished shard",
+                     io::printable(options.output)));
   ProgressBar progress(request.quiet);
+  ProgressBar::set_last_words(how_to_resume(options));
   const auto outcome = quantizer->run(progress);
   progress.finish();
+  ProgressBar::set_last_words({});
   if (!outcome.ok()) return fail(outcome.status());
   // The checkpoint is there by now, whatever becomes of the report.
   const ReportFacts facts{request.command, plan.warnings};
@@ -314,15 +385,29 @@ Command quantize_command() {
            {.name = "--output",
             .letter = "-o",
             .placeholder = "OUT",
-            .help = "Folder (or .safetensors file) to write",
+            .help = "Folder (or .safetensors file) to write; --dry-run does without",
             .to = &options->output,
             .required = true,
+            .unless = &options->dry_run,
             .is_path = true},
-           {.name = "--scheme", .help = scheme_help(), .to = &options->scheme, .choices = scheme_names()},
+           {.name = "--scheme",
+            .placeholder = "SCHEME",
+            .help = scheme_help(),
+            .to = &options->scheme,
+            .choices = scheme_names(),
+            .check = scheme_problem},
+           {.name = "--override",
+            .placeholder = "PATTERN=SCHEME",
+            .help = "Another scheme for the modules that a name, or re: and a regular expression, matches; none leaves "
+                    "them as they are; may be repeated, the first that matches counts",
+            .to = &options->overrides,
+            .check = override_problem},
            {.name = "--stats",
             .placeholder = "FILE",
-            .help = "Activation statistics: a safetensors file with MODULE.absmax, .min, .max for the input of each "
-                    "linear",
+            .help =
+                "Activation statistics, for --smooth and for schemes that store activation scales: what 'kvant "
+                "calibrate IN --text FILE -o STATS' makes from a text; --report also reads an imatrix of llama.cpp, "
+                "which has no ranges",
             .to = &options->stats,
             .is_path = true},
            {.name = "--smooth",
@@ -350,7 +435,8 @@ Command quantize_command() {
            {.name = "--group-size",
             .placeholder = "N",
             .help = group_size_help(),
-            .to = Count{&options->group_size, 1}},
+            .to = &options->group_size,
+            .check = group_size_problem},
            {.name = "--asymmetric", .help = asymmetric_help(), .to = &options->asymmetric},
            {.name = "--scale-dtype",
             .help = "Type of the stored scales (default: that of the weights)",
@@ -358,7 +444,9 @@ Command quantize_command() {
             .choices = {"float32", "float16", "bfloat16", "f32", "f16", "bf16"}},
            threads_option(options->threads),
            max_memory_option(options->max_memory),
-           {.name = "--resume", .help = "Continue an interrupted run", .to = &options->resume},
+           {.name = "--resume",
+            .help = "Continue an interrupted run after its last finished shard; one .safetensors file is written anew",
+            .to = &options->resume},
            {.name = "--force", .help = "Replace an existing output", .to = &options->force},
            report_option(options->report,
                          "Compare the output with the input afterwards and write an HTML page that shows what each "

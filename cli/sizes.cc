@@ -32,11 +32,12 @@ std::optional<double> unit_bytes(std::string_view unit) {
 }
 
 // Three digits and a unit: "1.23 GB", "12.3 GB", "123 GB".
-std::string with_unit(double value, double step, const std::array<std::string_view, 6>& units) {
+std::string with_unit(double value, const std::array<std::string_view, 6>& units) {
+  constexpr double kStep = 1000;
   std::size_t unit = 0;
   // 999.5 would be printed as "1000".
-  while (unit + 1 < units.size() && value >= (unit == 0 ? step : step * (999.5 / 1000.0))) {
-    value /= step;
+  while (unit + 1 < units.size() && value >= (unit == 0 ? kStep : 999.5)) {
+    value /= kStep;
     ++unit;
   }
   if (unit == 0) return fmt::format("{:.0f} {}", value, units[0]);
@@ -66,12 +67,13 @@ Result<std::uint64_t> parse_size(std::string_view text) {
   return static_cast<std::uint64_t>(bytes);
 }
 
-std::string file_size(std::uint64_t bytes) {
-  return with_unit(static_cast<double>(bytes), 1000, {"B", "kB", "MB", "GB", "TB", "PB"});
+std::string byte_size(std::uint64_t bytes) {
+  return with_unit(static_cast<double>(bytes), {"B", "kB", "MB", "GB", "TB", "PB"});
 }
 
-std::string memory_size(std::uint64_t bytes) {
-  return with_unit(static_cast<double>(bytes), 1024, {"B", "KiB", "MiB", "GiB", "TiB", "PiB"});
+std::string size_argument(std::uint64_t bytes) {
+  constexpr std::uint64_t kMebi = std::uint64_t{1} << 20;
+  return fmt::format("{}M", bytes / kMebi + (bytes % kMebi != 0));
 }
 
 std::string rate(double bytes_per_second) {

@@ -13,10 +13,10 @@ namespace kvant::cli {
 // 1000; in either case of letters, with or without a space before the unit. Parts of a byte are dropped.
 Result<std::uint64_t> parse_size(std::string_view text);
 
-// "27.4 MB", powers of 1000: of files and of rates, as disks count.
-std::string file_size(std::uint64_t bytes);
-// "1.00 GiB", powers of 1024: of memory, as --max-memory counts.
-std::string memory_size(std::uint64_t bytes);
+// "27.4 MB", powers of 1000: of files and of memory alike, so that what is printed can be compared.
+std::string byte_size(std::uint64_t bytes);
+// "64M", as --max-memory takes it: whole powers of 1024, rounded up.
+std::string size_argument(std::uint64_t bytes);
 // "0.8 s", "12 s", "3 min 20 s", "1 h 05 min"
 std::string duration(double seconds);
 // "12.3 MB/s"

@@ -11,6 +11,8 @@
 #include <iterator>
 #include <vector>
 
+#include "format/module_name.h"
+
 namespace kvant::cli {
 namespace {
 
@@ -57,6 +59,68 @@ bool set_and_not_empty(const char* variable) {
   return value != nullptr && *value != '\0';
 }
 
+// The numbers among the components of a tensor's name, one after the other, and where the last one ends.
+struct Numbers {
+  std::vector<std::string_view> all;
+  std::size_t begin = 0, end = 0;  // of all that is between the first and the last
+};
+
+Numbers numbers_in(std::string_view name) {
+  Numbers numbers;
+  for (std::size_t at = 0; at <= name.size();) {
+    const std::size_t dot = std::min(name.find('.', at), name.size());
+    const std::string_view component = name.substr(at, dot - at);
+    if (format::is_number(component)) {
+      if (numbers.all.empty()) numbers.begin = at;
+      numbers.all.push_back(component);
+      numbers.end = dot;
+    }
+    at = dot + 1;
+  }
+  return numbers;
+}
+
+// The last characters of a text, in at most `width` columns.
+std::string_view tail_of(std::string_view text, int width) {
+  int left = display_width(text);
+  while (left > width || (!text.empty() && first_character(text).width == 0)) {
+    left -= first_character(text).width;
+    text.remove_prefix(first_character(text).bytes);
+  }
+  return text;
+}
+
+// The first ones.
+std::string_view head_of(std::string_view text, int width) {
+  std::size_t bytes = 0;
+  for (int used = 0; bytes < text.size();) {
+    const Character character = first_character(text.substr(bytes));
+    if (used + character.width > width) break;
+    used += character.width;
+    bytes += character.bytes;
+  }
+  return text.substr(0, bytes);
+}
+
+// "mod…12.self_attn.q_proj", "…12…q_proj", "…3…17.up_proj": of a name the numbers say which of many it is, and the end
+// says what it is. What is left is for its beginning. Empty where there are no numbers, or no room for them and a bit
+// of the end.
+std::string shortened_name(std::string_view name, int width) {
+  constexpr int kMinEnd = 4;
+  const Numbers numbers = numbers_in(name);
+  if (numbers.all.empty()) return {};
+  std::string rest = fmt::format("…{}", name.substr(numbers.begin));
+  if (display_width(rest) > width) {
+    rest.clear();
+    for (const std::string_view number : numbers.all) rest += fmt::format("…{}", number);
+    const std::string_view end = name.substr(numbers.end);
+    const int left = width - display_width(rest);
+    if (display_width(end) > left && left < 1 + kMinEnd) return {};
+    rest += display_width(end) <= left ? std::string(end) : fmt::format("…{}", tail_of(end, left - 1));
+  }
+  return fmt::format("{}{}", head_of(name.substr(0, numbers.begin), width - display_width(rest)), rest);
+}
+
 }  // namespace
 
 Terminal Terminal::of(int descriptor) {
@@ -98,26 +162,12 @@ int display_width(std::string_view text) {
 std::string shortened(std::string_view text, int width) {
   if (display_width(text) <= width) return std::string(text);
   if (width <= 0) return {};
+  if (std::string name = shortened_name(text, width); !name.empty()) return name;
   // The end of a tensor's name tells more than its beginning, so it gets the odd column.
   const int head_width = (width - 1) / 2;
   const int tail_width = width - 1 - head_width;
-  std::size_t head = 0;
-  for (int used = 0; head < text.size();) {
-    const Character character = first_character(text.substr(head));
-    if (used + character.width > head_width) break;
-    used += character.width;
-    head += character.bytes;
-  }
-  std::size_t tail = head;
-  for (int left = display_width(text.substr(tail)); left > tail_width && tail < text.size();) {
-    const Character character = first_character(text.substr(tail));
-    left -= character.width;
-    tail += character.bytes;
-  }
-  // Marks that belong to a character which is gone.
-  while (tail < text.size() && first_character(text.substr(tail)).width == 0)
-    tail += first_character(text.substr(tail)).bytes;
-  return fmt::format("{}…{}", text.substr(0, head), text.substr(tail));
+  const std::string_view head = head_of(text, head_width);
+  return fmt::format("{}…{}", head, tail_of(text.substr(head.size()), tail_width));
 }
 
 std::string wrapped(std::string_view text, int width, int indent) {

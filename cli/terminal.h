@@ -30,7 +30,8 @@ struct Terminal {
 // Columns that a UTF-8 text takes on a screen: none for combining marks, two for East Asian wide characters and emoji.
 int display_width(std::string_view text);
 
-// At most `width` columns: of a longer text, "…" stands for the middle.
+// At most `width` columns: of a longer text, "…" stands for the middle. Of the name of a tensor or a module its numbers
+// stay, so that layers can be told apart: "mod…12.self_attn.q_proj", "…3…17…_proj".
 std::string shortened(std::string_view text, int width);
 
 // Words in lines of at most `width` columns, each but the first behind `indent` spaces.

@@ -94,6 +94,9 @@ Result<model::TokenText> read_text_for(const std::filesystem::path& model, const
     if (!ids.ok()) return ids.status();
     return model::cut(std::move(ids).value(), options.length, options.max_tokens);
   }
+  // Before its tokenizer: what is no model at all has none either.
+  if (!io::is_gguf(model))
+    if (const auto checkpoint = io::Checkpoint::open(model); !checkpoint.ok()) return checkpoint.status();
   const auto text = io::read_text(options.text, kMaxTextBytes);
   if (!text.ok()) return text.status();
   const auto tokenizer = tokenizer_of(model);

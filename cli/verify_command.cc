@@ -34,16 +34,20 @@ int run(const VerifyOptions& options, const Request& request) {
   if (!verification.ok()) return fail(verification.status());
   const int code = verification->problems.empty() ? kDone : kFailed;
   if (options.json) {
-    print_json(io::Json{{"path", options.path},
+    print_json(io::Json{{"format", "kvant-verify-1"},
+                        {"path", options.path},
                         {"ok", verification->problems.empty()},
                         {"quantized", verification->quantized},
                         {"checks", verification->checks},
+                        {"not_checked", verification->not_checked},
                         {"problems", verification->problems}});
     return code;
   }
   const Terminal terminal = Terminal::of(1);
   if (!request.quiet)
     for (const std::string& check : verification->checks) print(fmt::format("checked  {}\n", check));
+  if (!request.quiet)
+    for (const std::string& what : verification->not_checked) print(fmt::format("not checked  {}\n", what));
   for (const std::string& problem : verification->problems)
     print(fmt::format("{}  {}\n", terminal.red("problem"), problem));
   const std::string shown = io::printable(options.path);
@@ -59,16 +63,17 @@ int run(const VerifyOptions& options, const Request& request) {
 
 Command verify_command() {
   const auto options = std::make_shared<VerifyOptions>();
-  return {.name = "verify",
-          .description =
-              "Check a checkpoint strictly. The rules of the format, the index against the shards, and of a quantized "
-              "one all "
-              "that a loader would trip over: scales, shapes, the ignore list, fused layers. Exit code 0 only if all "
-              "holds.",
-          .examples = kVerifyExamples,
-          .arguments = {checkpoint_positional("PATH", options->path), threads_option(options->threads),
-                        json_option(options->json)},
-          .run = [options](const Request& request) { return run(*options, request); }};
+  return {
+      .name = "verify",
+      .description =
+          "Check a checkpoint strictly. Every byte of a folder that kvant wrote, by its checksums; the rules of the "
+          "format, the index against the shards, and of a quantized one all that a loader would trip over: scales, "
+          "shapes, the ignore list, fused layers. Says what it did not check, too. Exit code 0 only if all that was "
+          "checked holds.",
+      .examples = kVerifyExamples,
+      .arguments = {checkpoint_positional("PATH", options->path), threads_option(options->threads),
+                    json_option(options->json)},
+      .run = [options](const Request& request) { return run(*options, request); }};
 }
 
 }  // namespace kvant::cli

@@ -573,6 +573,31 @@ class Linear(Case):
         return iter(())  # no integer product worth the name
 
 
+@dataclasses.dataclass
+class QuantizeToFloat8(Case):
+    """float32 or bfloat16 to float8_e4m3 with one known scale."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        self.name = f"{self.dtype} to float8_e4m3 per tensor"
+
+    def with_torch(self, threads: int) -> Iterator[Race]:
+        x = torch.from_numpy(normal(self.shape)).to(getattr(torch, self.dtype))
+        scale = 0.0237
+        # torch's conversion does not saturate, so the largest numbers are kept inside.
+        yield Race("torch", "div, clamp, to(float8_e4m3fn)", "new",
+                   lambda: kvant.quantize_per_tensor(x, scale, dtype="float8_e4m3").view(torch.uint8),
+                   lambda: (x.float() / scale).clamp(-448, 448).to(torch.float8_e4m3fn).view(torch.uint8))
+
+    def with_onnxruntime(self, threads: int) -> Iterator[Race]:
+        return iter(())
+
+    def with_numpy(self, threads: int) -> Iterator[Race]:
+        return iter(())
+
+
 def cases(quick: bool) -> list[Case]:
     large = (256, 512) if quick else (4096, 4096)
     small = (32, 1024)  # with its result in a second-level cache of 256 KB
@@ -588,6 +613,8 @@ def cases(quick: bool) -> list[Case]:
         Quantize(large, fake=True),
         Quantize(small, fake=True),
         Quantize(large, axis=0, fake=True),
+        QuantizeToFloat8(large),
+        QuantizeToFloat8(large, "bfloat16"),
         DynamicPerToken(large),
         DynamicPerToken(small),
         DynamicPerTensor(large),

@@ -97,6 +97,15 @@ Axis Extent::linear(int count) const {
   return axis;
 }
 
+Axis Extent::decibels(int count) const {
+  Extent wide = *this;
+  if (const double missing = kLeastDecibels - (largest_ - least_); !empty() && missing > 0) {
+    wide.add(least_ - missing / 2);
+    wide.add(largest_ + missing / 2);
+  }
+  return wide.linear(count);
+}
+
 Axis Extent::logarithmic(int count) const {
   if (!(least_positive_ > 0)) return {0.1, 1, true, {}};
   // Powers that are numbers of full precision.

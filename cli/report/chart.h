@@ -31,6 +31,10 @@ struct Axis {
 // Numbers that are so many times as large as others would hide them on a linear axis.
 inline constexpr double kFar = 20;
 
+// A difference of less than 1 dB, which is an eighth of the error, is not to look like a cliff: it takes at most a
+// tenth of an axis.
+inline constexpr double kLeastDecibels = 10;
+
 // Collects what is to be seen, then makes an axis that ends at round numbers. Numbers that are not finite do not count.
 class Extent {
  public:
@@ -44,6 +48,8 @@ class Extent {
   Axis linear(int count) const;
   // Of the positive ones: whole powers of ten, not more than about `count` of them.
   Axis logarithmic(int count) const;
+  // Linear, of decibels: at least kLeastDecibels from end to end.
+  Axis decibels(int count) const;
   // From 0, or logarithmic where the largest is more than kFar times the least.
   Axis either(int count) const;
 

@@ -6,10 +6,12 @@
 #include <utility>
 
 #include "cli/report/html.h"
+#include "cli/report/series.h"
 
 namespace kvant::cli {
 namespace {
 
+using measure::Judged;
 using measure::LayerLoss;
 
 // What else is to be said of a layer; empty: nothing. That it is smoothed is said where there is one checkpoint alone:
@@ -26,15 +28,23 @@ std::string notes_of(const LayerLoss& layer, bool alone) {
   return notes;
 }
 
+bool knows(const measure::Comparison& comparison, Judged by) {
+  return std::ranges::any_of(comparison.quantized, [&](const measure::ModelLoss& model) {
+    return std::ranges::any_of(model.layers, [&](const LayerLoss& layer) { return sqnr_db_of(layer, by).has_value(); });
+  });
+}
+
 }  // namespace
 
 ReportContent::ReportContent(const measure::Comparison& compared, const ReportFacts& more)
     : comparison(compared),
       facts(more),
       several(compared.quantized.size() > 1),
-      weights(compared.quantized, "sqnr_db", [](const LayerLoss& l) { return std::optional(l.sqnr_db); }),
-      outputs(compared.quantized, "output_sqnr_db", [](const LayerLoss& l) { return l.output_sqnr_db; }) {
-  for (measure::SideBySide& layer : side_by_side(comparison)) {
+      judged(judged_by(compared)),
+      outputs(knows(compared, Judged::outputs) ? Judged::outputs : Judged::estimated_outputs),
+      has_outputs(knows(compared, outputs)),
+      depth(compared.quantized, {outputs, Judged::weights}) {
+  for (measure::SideBySide& layer : side_by_side(comparison, judged)) {
     row_of.emplace(layer.worst->module, rows.size());
     rows.push_back({std::move(layer), std::nullopt});
   }
@@ -58,12 +68,15 @@ std::string ReportContent::notes(const LayerRow& row) const {
   return same ? notes_of(*row.worst, !several) : all;
 }
 
-std::string ReportContent::link(const LayerLoss& layer) const {
-  const auto row = row_of.find(layer.module);
-  const std::string text = html_text(layer.module);
-  if (row == row_of.end()) return text;
+std::string ReportContent::link(std::string_view module, std::string_view text) const {
+  const auto row = row_of.find(module);
+  if (row == row_of.end()) return std::string(text);
   if (rows[row->second].detail) return fmt::format("<a href=#d{}>{}</a>", *rows[row->second].detail, text);
   return fmt::format("<a href=#r{}>{}</a>", row->second, text);
+}
+
+std::string ReportContent::label(std::size_t checkpoint) const {
+  return (several ? series_patch(checkpoint) : std::string()) + html_text(comparison.quantized[checkpoint].label);
 }
 
 }  // namespace kvant::cli

@@ -24,8 +24,10 @@ struct ReportContent {
 
   // What else is to be said of a layer, of all checkpoints; empty: nothing.
   std::string notes(const LayerRow& row) const;
-  // The layer's name, as a link to what there is of it.
-  std::string link(const measure::LayerLoss& layer) const;
+  // A link to what there is of a layer; `text` is HTML.
+  std::string link(std::string_view module, std::string_view text) const;
+  // The name of a checkpoint, beside others with its colour.
+  std::string label(std::size_t checkpoint) const;
   // Whether something is true of a layer in some checkpoint.
   template <class Predicate>
   bool any_loss(Predicate is_true) const {
@@ -37,12 +39,14 @@ struct ReportContent {
 
   const measure::Comparison& comparison;
   const ReportFacts& facts;
-  const bool several;  // checkpoints, side by side
+  const bool several;             // checkpoints, side by side
+  const measure::Judged judged;   // what is the worst, and comes first
+  const measure::Judged outputs;  // measured ones where there are any, else estimates
+  const bool has_outputs;         // some are known
   std::vector<LayerRow> rows;
   std::unordered_map<std::string_view, std::size_t> row_of;  // by module
-  const DepthChart weights;
-  const DepthChart outputs;  // empty where they are not known
-  bool has_notes = false;    // some layer has: there is a column for them
+  const DepthChart depth;
+  bool has_notes = false;  // some layer has: there is a column for them
 };
 
 }  // namespace kvant::cli

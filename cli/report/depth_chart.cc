@@ -8,10 +8,12 @@
 
 #include "cli/report/chart.h"
 #include "cli/report/html.h"
+#include "measure/usual_sqnr.h"
 
 namespace kvant::cli {
 namespace {
 
+using measure::Judged;
 using measure::LayerLoss;
 using measure::ModelLoss;
 using model::LayerKind;
@@ -48,34 +50,32 @@ std::string kind_marker(LayerKind kind) {
                      name(kind));
 }
 
-DepthChart::DepthChart(const std::vector<ModelLoss>& models, std::string_view key, Value value)
-    : key_(key), value_(value), plot_(kDepthPlot) {
+DepthChart::DepthChart(const std::vector<ModelLoss>& models, const std::vector<Judged>& judged) : plot_(kDepthPlot) {
   if (models.size() > 1) plot_.width = kBeside;
   std::array<bool, model::kLayerKinds> there{};
   Extent extent;
   for (const ModelLoss& model : models) {
     for (const LayerLoss& layer : model.layers) {
-      const std::optional<double> sqnr_db = value_(layer);
-      if (!sqnr_db) continue;
       there[static_cast<std::size_t>(layer.kind)] = true;
       if (layer.block)
         blocks_.emplace_back(model::stack_of(layer.module), *layer.block);
       else
         outside_ = true;
-      exact_ = exact_ || (std::isinf(*sqnr_db) && *sqnr_db > 0);
-      broken_ = broken_ || std::isnan(*sqnr_db);
-      extent.add(*sqnr_db);
+      for (const Judged by : judged) {
+        const std::optional<double> sqnr_db = sqnr_db_of(layer, by);
+        if (!sqnr_db) continue;
+        exact_ = exact_ || (std::isinf(*sqnr_db) && *sqnr_db > 0);
+        broken_ = broken_ || std::isnan(*sqnr_db);
+        extent.add(*sqnr_db);
+      }
     }
+    if (const auto usual = measure::usual_sqnr_db(model)) extent.add(std::array{usual->least, usual->most});
   }
   for (std::size_t i = 0; i < there.size(); ++i)
     if (there[i]) kinds_.push_back(static_cast<LayerKind>(i));
   std::sort(blocks_.begin(), blocks_.end());
   blocks_.erase(std::unique(blocks_.begin(), blocks_.end()), blocks_.end());
-  if (extent.empty()) return;
-  const Axis axis = extent.linear(5);
-  first_ = axis.first;
-  last_ = axis.last;
-  for (const Tick& tick : axis.ticks) ticks_.emplace_back(tick.value, tick.label);
+  decibels_ = extent.decibels(5);
 }
 
 double DepthChart::x(const LayerLoss& layer) const {
@@ -96,7 +96,7 @@ double DepthChart::y(double sqnr_db) const {
   const double bottom = plot_.top + plot_.height - (broken_ ? kEdge : 0);
   if (std::isnan(sqnr_db)) return bottom + kEdge / 2;
   if (std::isinf(sqnr_db)) return sqnr_db > 0 ? plot_.top + kEdge / 2 : bottom;
-  return bottom - (bottom - top) * Axis{first_, last_, false, {}}.place(sqnr_db);
+  return bottom - (bottom - top) * decibels_.place(sqnr_db);
 }
 
 std::string DepthChart::shapes() const {
@@ -105,11 +105,13 @@ std::string DepthChart::shapes() const {
   return svg + "</defs></svg>";
 }
 
-std::string DepthChart::svg(const ModelLoss& model, std::size_t number, const std::vector<std::size_t>& rows) const {
+std::string DepthChart::svg(const ModelLoss& model, Judged by, std::size_t number,
+                            const std::vector<std::size_t>& rows) const {
   std::string svg =
       open_svg("depth", plot_.left + plot_.width + kRight, kDepthHeight,
-               fmt::format("SQNR of {} layers of {} by block", model.layers.size(), html_text(model.label)),
-               fmt::format("data-q={} data-key={}", number, key_));
+               fmt::format("SQNR of the {} of {} layers of {} by block", by == Judged::weights ? "weights" : "outputs",
+                           model.layers.size(), html_text(model.label)),
+               fmt::format("data-q={} data-key={}", number, sqnr_key(by)));
   // The grid: lines of dB are this chart's own, for the two rows at the edges.
   Axis across{0, 1, false, {}};
   const std::size_t places = blocks_.size() + (outside_ ? 1 : 0);
@@ -133,13 +135,20 @@ std::string DepthChart::svg(const ModelLoss& model, std::size_t number, const st
     grid += fmt::format("M{} {}h{}", coordinate(plot_.left), coordinate(at), coordinate(plot_.width));
     labels += fmt::format("<text x={} y={}>{}</text>", coordinate(plot_.left - 8), coordinate(at), text);
   };
-  for (const auto& [value, label] : ticks_) label_row(y(value), label);
+  for (const Tick& tick : decibels_.ticks) label_row(y(tick.value), tick.label);
   if (exact_) label_row(y(INFINITY), "exact");
   if (broken_) label_row(y(NAN), "NaN");
   // What the numbers below are, before the first of them.
   const std::string below = fmt::format("<g class=\"tx ty\"><text x={} y={}>block</text></g>",
                                         coordinate(plot_.left - 8), coordinate(plot_.top + plot_.height + 15));
   svg += axes(plot_, across, Axis{0, 1, false, {}});
+  if (const auto usual = by == Judged::weights ? measure::usual_sqnr_db(model) : std::nullopt) {
+    const double top = y(usual->most);
+    svg +=
+        fmt::format("<rect class=usual x={} y={} width={} height={} /><g class=usual><text x={} y={}>usual</text></g>",
+                    coordinate(plot_.left), coordinate(top), coordinate(plot_.width), coordinate(y(usual->least) - top),
+                    coordinate(plot_.left + plot_.width - 6), coordinate(top - 9));
+  }
   svg += fmt::format("<path class=grid d=\"{}\" /><g class=ty>{}</g>{}", grid, labels, blocks_.empty() ? "" : below);
 
   for (const LayerKind kind : kinds_) {
@@ -152,7 +161,7 @@ std::string DepthChart::svg(const ModelLoss& model, std::size_t number, const st
     std::map<double, Mean> means;  // by x
     for (std::size_t i = 0; i < model.layers.size(); ++i) {
       const LayerLoss& layer = model.layers[i];
-      const std::optional<double> sqnr_db = value_(layer);
+      const std::optional<double> sqnr_db = sqnr_db_of(layer, by);
       if (layer.kind != kind || !sqnr_db) continue;
       points += fmt::format("<use href=\"#m-{}\" x={} y={} data-i={} />", name(kind), coordinate(x(layer)),
                             coordinate(y(*sqnr_db)), rows[i]);

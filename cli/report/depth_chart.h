@@ -16,13 +16,12 @@
 
 namespace kvant::cli {
 
-// Where layers stand, and the axes; the same for all checkpoints, so that their charts can be compared.
+// Where layers stand, and the axes; the same for all checkpoints, for outputs and for weights, so that charts can be
+// compared.
 class DepthChart {
  public:
-  // What is drawn of a layer; nothing: it has no point.
-  using Value = std::optional<double> (*)(const measure::LayerLoss&);
-  // `key` is what the value is called in the table.
-  DepthChart(const std::vector<measure::ModelLoss>& models, std::string_view key, Value value);
+  // `judged`: all that will be drawn.
+  DepthChart(const std::vector<measure::ModelLoss>& models, const std::vector<measure::Judged>& judged);
 
   bool empty() const { return kinds_.empty(); }
   // Those that are drawn, in the order of a block.
@@ -30,15 +29,15 @@ class DepthChart {
 
   // The shapes that svg() refers to; once in a page.
   std::string shapes() const;
-  // rows[i]: the row of the page's table that model.layers[i] stands in.
-  std::string svg(const measure::ModelLoss& model, std::size_t number, const std::vector<std::size_t>& rows) const;
+  // rows[i]: the row of the page's table that model.layers[i] stands in. A layer of which nothing is known has no
+  // point.
+  std::string svg(const measure::ModelLoss& model, measure::Judged by, std::size_t number,
+                  const std::vector<std::size_t>& rows) const;
 
  private:
   double x(const measure::LayerLoss& layer) const;
   double y(double sqnr_db) const;
 
-  std::string_view key_;
-  Value value_;
   Panel plot_;
   std::vector<model::LayerKind> kinds_;
   using Place = std::pair<std::string, std::uint64_t>;  // the stack of blocks (model::stack_of), and the number
@@ -46,9 +45,7 @@ class DepthChart {
   bool outside_ = false;                                // some layers are in no block: they have a place after the last
   bool exact_ = false;                                  // some SQNR is infinite
   bool broken_ = false;                                 // some is NaN
-  double first_ = 0;                                    // of the axis of SQNR
-  double last_ = 1;
-  std::vector<std::pair<double, std::string>> ticks_;
+  Axis decibels_;
 };
 
 // A marker of a kind for the legend.

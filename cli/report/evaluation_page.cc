@@ -123,7 +123,7 @@ std::string summary_section(const Evaluation& evaluation, const EvaluationFacts&
   table.add_common("version", "Version", "", fmt::format("kvant {}", html_text(version())));
   std::string html = "<section id=summary aria-label=Summary>" + table.html();
   append(
-      html, "<p class=calm id=rule>{}{}</p></section>",
+      html, "<p class=calm id=rule>{} {}</p></section>",
       evaluation.is_encoder
           ? "Cosine is between the embeddings of a sentence, the mean of its last hidden states; rank agreement says "
             "whether both models order the other sentences alike."
@@ -143,7 +143,8 @@ std::vector<SizePoint> points_of(const Evaluation& evaluation, auto value) {
 }
 
 std::string figure(std::string_view title, std::string_view chart) {
-  return fmt::format("<figure class=wide><figcaption>{}</figcaption><div class=scroll>{}</div></figure>", title, chart);
+  return fmt::format("<figure class=wide><figcaption>{}</figcaption><div class=\"scroll hint\">{}</div></figure>",
+                     title, chart);
 }
 
 std::string size_section(const Evaluation& evaluation) {
@@ -188,7 +189,7 @@ std::string position_section(const Evaluation& evaluation) {
   return fmt::format(
       "<section id=positions><h2>KL divergence by position</h2><p class=lead>The mean over sequences of the divergence "
       "at each position: with more text before it, a token is easier to predict. A line that rises shows errors that "
-      "add up.{}</p><p class=legend>{}</p><div class=scroll>{}</div></section>",
+      "add up.{}</p><p class=legend>{}</p><div class=\"scroll hint\">{}</div></section>",
       span == 1 ? std::string() : fmt::format(" A point: the mean of {} positions.", span), legend,
       position_chart("KL divergence by position", lines));
 }
@@ -261,7 +262,7 @@ std::string evaluation_page(const Evaluation& evaluation, const EvaluationFacts&
     html += position_section(evaluation);
     html += token_section(evaluation, facts);
   }
-  return html + close_page("kvant eval --json");
+  return html + close_page("kvant eval --json", "docs/evaluate.md");
 }
 
 }  // namespace kvant::cli

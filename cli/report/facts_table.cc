@@ -19,7 +19,8 @@ void FactsTable::add_common(std::string_view name, std::string_view title, std::
 }
 
 std::string FactsTable::html() const {
-  return fmt::format("<div class=scroll><table class=facts>{}</table></div>", rows_);
+  return fmt::format("<div class={}><table class=facts>{}</table></div>", columns_ > 1 ? "\"scroll hint\"" : "scroll",
+                     rows_);
 }
 
 std::string number_cell(double value, std::string_view text) {
@@ -31,7 +32,7 @@ std::string size_cell(std::uint64_t bytes, std::uint64_t original) {
                                 ? std::string()
                                 : fmt::format(" <small>{:.0f}\u202f%</small>",
                                               100.0 * static_cast<double>(bytes) / static_cast<double>(original));
-  return fmt::format("<td data-v={}>{}{}", bytes, file_size(bytes), share);
+  return fmt::format("<td data-v={}>{}{}", bytes, byte_size(bytes), share);
 }
 
 }  // namespace kvant::cli

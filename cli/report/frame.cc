@@ -21,10 +21,12 @@ std::string open_page(const PageHead& head) {
   return html;
 }
 
-std::string close_page(std::string_view command, std::string_view script) {
+std::string close_page(std::string_view command, std::string_view guide, std::string_view script) {
   std::string html;
-  append(html, "<footer>Made by kvant {}. Everything here is also in <code>{}</code>.</footer></main>",
-         html_text(version()), command);
+  append(html,
+         "<footer>Made by kvant {}. What the numbers mean is in its guide, <code>{}</code>. Everything here is also in "
+         "<code>{}</code>.</footer></main>",
+         html_text(version()), guide, command);
   if (!script.empty()) {
     html += "<script>";
     html += script;

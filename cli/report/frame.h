@@ -19,7 +19,7 @@ struct PageHead {
 };
 // Up to the beginning of the content.
 std::string open_page(const PageHead& head);
-// `command` prints the same numbers as JSON.
-std::string close_page(std::string_view command, std::string_view script = {});
+// `command` prints the same numbers as JSON, `guide` says what they mean.
+std::string close_page(std::string_view command, std::string_view guide, std::string_view script = {});
 
 }  // namespace kvant::cli

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "cli/report/html.h"
 #include "cli/report/png.h"
@@ -37,19 +38,25 @@ std::string figure(std::string_view title, std::string_view chart, std::string_v
 
 std::string histogram_figure(const measure::WeightHistogram& histogram, std::uint64_t row_stride, const Axis& counts) {
   std::vector<double> values(histogram.counts.begin(), histogram.counts.end());
-  const int per_code = std::max(histogram.bins_per_code, 1);
+  const double per_code = histogram.bins_per_code > 0 ? histogram.bins_per_code : 1;
   const double codes = static_cast<double>(values.size()) / per_code;
   const double first = histogram.first_code;
   Axis x{first - 0.5, first - 0.5 + std::max(codes, 1.0), false, {}};
   // Of a few codes every one has its line; of many every 16th, and the ends.
   const bool few = codes <= 32;
   const int last_code = histogram.first_code + static_cast<int>(codes) - 1;
-  for (int code = histogram.first_code; code <= last_code; ++code) {
-    const bool end = code == histogram.first_code || code == last_code;
-    if (!few && code % 16 != 0 && !end) continue;
-    const bool labelled = few ? code % 2 == 0 || end : (code % 64 == 0 || end) && code != histogram.first_code + 1;
-    x.ticks.push_back({static_cast<double>(code), labelled ? fmt::format("{}", code) : std::string()});
-  }
+  if (histogram.numbers.empty())
+    for (int code = histogram.first_code; code <= last_code; ++code) {
+      const bool end = code == histogram.first_code || code == last_code;
+      if (!few && code % 16 != 0 && !end) continue;
+      const bool labelled = few ? code % 2 == 0 || end : (code % 64 == 0 || end) && code != histogram.first_code + 1;
+      x.ticks.push_back({static_cast<double>(code), labelled ? fmt::format("{}", code) : std::string()});
+    }
+  // Numbers of a floating-point grid lie closer and closer towards 0, where labels would lie over each other.
+  const double least_label = codes / 32;
+  for (const double number : histogram.numbers)
+    x.ticks.push_back(
+        {number, number == 0 || std::abs(number) >= least_label ? fmt::format("{:g}", number) : std::string()});
   std::string lines;
   std::string labels;
   for (const Tick& tick : x.ticks) {
@@ -100,36 +107,41 @@ std::string channels_figure(const measure::ChannelScales& channels, std::uint64_
   Axis above = x;
   for (Tick& tick : above.ticks) tick.label.clear();
   svg += axes(kUpper, above, common.scales);
-  svg += band(kUpper, common.scales, channels.least, channels.largest, "c-a");
+  svg += band(kUpper, common.scales, channels.least, channels.largest, "own");
   svg += axes(kLower, x, common.sqnr_db);
-  svg += line(kLower, common.sqnr_db, channels.sqnr_db, "c-b");
+  svg += line(kLower, common.sqnr_db, channels.sqnr_db, "own");
   return figure("Output channels: scale, and SQNR in dB", svg + "</svg>",
-                "<b class=c-a>Above</b>: the scale, which is one step of the codes. <b class=c-b>Below</b>: SQNR." +
-                    exact_or_broken(channels.sqnr_db) + of_span(channels.span));
+                "Above: the scale, which is one step of the codes. Below: SQNR." + exact_or_broken(channels.sqnr_db) +
+                    of_span(channels.span));
 }
 
-std::string strip_figure(const measure::ErrorStrip& strip, std::uint64_t rows, std::uint64_t columns) {
+// 0 for no error; from 1 for the least of the scale to 255 for the largest and what is beyond all numbers.
+std::uint8_t heat_level(double rms, const LayerAxes& common) {
+  if (rms == 0) return 0;
+  if (!std::isfinite(rms)) return 255;
+  const double share = std::log(rms / common.least_rms) / std::log(common.largest_rms / common.least_rms);
+  return static_cast<std::uint8_t>(1 + std::lround(254 * std::clamp(share, 0.0, 1.0)));
+}
+
+std::string strip_figure(const measure::ErrorStrip& strip, std::uint64_t rows, std::uint64_t columns,
+                         const LayerAxes& common) {
   if (strip.rows == 0 || strip.columns == 0 || strip.rms.size() != strip.rows * strip.columns) return {};
-  double largest = 0;
-  for (const double rms : strip.rms)
-    if (std::isfinite(rms)) largest = std::max(largest, rms);
   // Beyond all numbers is the brightest, and the legend says so.
   const bool overflows =
       std::any_of(strip.rms.begin(), strip.rms.end(), [](double rms) { return !std::isfinite(rms); });
   std::vector<std::uint8_t> levels;
-  for (const double rms : strip.rms) {
-    const double share = !std::isfinite(rms) ? 1 : largest > 0 ? rms / largest : 0;
-    levels.push_back(static_cast<std::uint8_t>(std::lround(255 * std::clamp(share, 0.0, 1.0))));
-  }
+  for (const double rms : strip.rms) levels.push_back(heat_level(rms, common));
   return fmt::format(
-      "<figure class=strip data-rows={} data-columns={} data-largest={} data-rs={} data-cs={} data-n={} data-m={}>"
+      "<figure class=strip data-rows={} data-columns={} data-least={} data-largest={} data-rs={} data-cs={} data-n={} "
+      "data-m={}>"
       "<figcaption>Where in the matrix the error is</figcaption>"
       "<div class=heat><span class=ylab>output channels</span><img alt=\"Error by output and input channels\" "
       "src=\"data:image/png;base64,{}\"><span class=xlab>input channels</span></div>"
-      "<p class=note>RMS error: 0 <i class=ramp></i> {}. {} × {} channels a cell.<p class=readout "
+      "<p class=note>RMS error: {} <i class=ramp></i> {}, logarithmic. {} × {} channels a cell.<p class=readout "
       "aria-live=polite></figure>",
-      strip.rows, strip.columns, exact_number(largest), strip.row_span, strip.column_span, rows, columns,
-      base64(grey_png(strip.columns, strip.rows, levels)), overflows ? "∞" : short_number(largest, 3), strip.row_span,
+      strip.rows, strip.columns, exact_number(common.least_rms), exact_number(common.largest_rms), strip.row_span,
+      strip.column_span, rows, columns, base64(grey_png(strip.columns, strip.rows, levels)),
+      short_number(common.least_rms, 3), overflows ? "∞" : short_number(common.largest_rms, 3), strip.row_span,
       strip.column_span);
 }
 
@@ -139,12 +151,13 @@ std::string inputs_figure(const measure::InputChannels& inputs, std::uint64_t co
                fmt::format("data-span={} data-n={} data-before=\"{}\" data-after=\"{}\"", inputs.span, columns,
                            number_list(inputs.before), number_list(inputs.after)));
   svg += axes(kPlot, counting_axis(inputs.before.size(), inputs.span, columns), y);
-  svg += line(kPlot, y, inputs.before, "c-b") + line(kPlot, y, inputs.after, "c-a") + "</svg>";
+  svg += line(kPlot, y, inputs.before, "origin") + line(kPlot, y, inputs.after, "own") + "</svg>";
   const bool smoothed = !inputs.after.empty();
-  std::string note =
-      fmt::format("The largest channel is <b class=c-b>{} times</b> the median", short_number(inputs.ratio_before, 3));
+  std::string note = fmt::format("The largest channel is {} times the median", short_number(inputs.ratio_before, 3));
   if (smoothed)
-    note += fmt::format(" before smoothing, <b class=c-a>{} times</b> after", short_number(inputs.ratio_after, 3));
+    note +=
+        fmt::format(" before smoothing <i class=\"patch origin\"></i>, {} times after it <i class=\"patch own\"></i>",
+                    short_number(inputs.ratio_after, 3));
   return figure(smoothed ? "Input channels: range before and after smoothing" : "Input channels: range of activations",
                 svg, note + "." + of_span(inputs.span));
 }
@@ -155,7 +168,7 @@ std::string smoothing_figure(const measure::InputChannels& inputs, std::uint64_t
                fmt::format("data-span={} data-n={} data-least=\"{}\" data-largest=\"{}\"", inputs.span, columns,
                            number_list(inputs.smoothing_least), number_list(inputs.smoothing_largest)));
   svg += axes(kPlot, counting_axis(inputs.smoothing_largest.size(), inputs.span, columns), y);
-  svg += band(kPlot, y, inputs.smoothing_least, inputs.smoothing_largest, "c-c") + "</svg>";
+  svg += band(kPlot, y, inputs.smoothing_least, inputs.smoothing_largest, "own") + "</svg>";
   return figure("Input channels: smoothing", svg,
                 "Weights are multiplied by it, activations divided." + of_span(inputs.span));
 }
@@ -183,6 +196,7 @@ LayerAxes::LayerAxes(const measure::LayerDetails& layer) {
   Extent sqnr_extent;
   Extent input_extent;
   Extent smoothing_extent;
+  double least = std::numeric_limits<double>::infinity();
   count_extent.add(1);
   count_extent.add(10);
   smoothing_extent.add(1);
@@ -192,6 +206,11 @@ LayerAxes::LayerAxes(const measure::LayerDetails& layer) {
     scale_extent.add(detail->channels.least);
     scale_extent.add(detail->channels.largest);
     sqnr_extent.add(detail->channels.sqnr_db);
+    for (const double rms : detail->strip.rms) {
+      if (!std::isfinite(rms) || !(rms > 0)) continue;
+      least = std::min(least, rms);
+      largest_rms = std::max(largest_rms, rms);
+    }
     input_extent.add(detail->inputs.before);
     input_extent.add(detail->inputs.after);
     smoothing_extent.add(detail->inputs.smoothing_least);
@@ -201,7 +220,9 @@ LayerAxes::LayerAxes(const measure::LayerDetails& layer) {
   // Below one weight there is none: a bar of 1 is to be seen.
   counts.first = 0.5;
   scales = scale_extent.either(3);
-  sqnr_db = sqnr_extent.linear(3);
+  sqnr_db = sqnr_extent.decibels(3);
+  // One decade at least, so that an even error looks even; not more than three, or a single small cell takes them all.
+  least_rms = std::clamp(std::min(least, largest_rms), largest_rms / 1000, largest_rms / 10);
   inputs = input_extent.logarithmic(4);
   smoothing = smoothing_extent.logarithmic(4);
 }
@@ -210,7 +231,7 @@ std::string layer_charts(const LayerDetail& detail, const LayerAxes& common, std
                          std::uint64_t columns) {
   std::string html = histogram_figure(detail.histogram, detail.row_stride, common.counts);
   html += channels_figure(detail.channels, rows, common);
-  html += strip_figure(detail.strip, rows, columns);
+  html += strip_figure(detail.strip, rows, columns, common);
   if (!detail.inputs.before.empty()) html += inputs_figure(detail.inputs, columns, common.inputs);
   if (!detail.inputs.smoothing_least.empty()) html += smoothing_figure(detail.inputs, columns, common.smoothing);
   return html + errors_table(detail.largest_errors);

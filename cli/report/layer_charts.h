@@ -19,6 +19,8 @@ struct LayerAxes {
   Axis sqnr_db;
   Axis inputs;
   Axis smoothing;
+  double least_rms = 0;  // of the error's picture: the ends of its colours
+  double largest_rms = 0;
 };
 
 // Figures, and the table of the largest errors. `rows` and `columns` are the matrix's.

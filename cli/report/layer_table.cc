@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "cli/report/html.h"
+#include "cli/report/series.h"
 #include "cli/sizes.h"
 
 namespace kvant::cli {
 namespace {
 
+using measure::Judged;
 using measure::LayerLoss;
 
 // A column of the table.
@@ -39,8 +41,15 @@ std::string three_digits(double value) { return short_number(value, 3); }
 std::string count_text(double value) { return fmt::format("{:.0f}", value); }
 
 constexpr Metric kMetrics[] = {
-    {"sqnr_db", "SQNR", "dB", "Signal to quantization noise of the weights; higher is better",
-     [](const LayerLoss& l) -> std::optional<double> { return l.sqnr_db; }, decibels},
+    {sqnr_key(Judged::outputs), "SQNR of outputs", "dB",
+     "Signal to quantization noise of the layer's output for a text; higher is better",
+     [](const LayerLoss& l) { return sqnr_db_of(l, Judged::outputs); }, decibels, true},
+    {sqnr_key(Judged::estimated_outputs), "SQNR of outputs, estimated", "dB",
+     "Signal to quantization noise of the layer's output, from the statistics of its input; higher is better",
+     [](const LayerLoss& l) { return sqnr_db_of(l, Judged::estimated_outputs); }, decibels, true},
+    {sqnr_key(Judged::weights), "SQNR of weights", "dB",
+     "Signal to quantization noise of the weights; higher is better",
+     [](const LayerLoss& l) { return sqnr_db_of(l, Judged::weights); }, decibels},
     {"mse", "MSE", "", "Mean squared error of the weights",
      [](const LayerLoss& l) -> std::optional<double> { return l.mse; }, three_digits},
     {"cosine", "Cosine", "", "Cosine of the angle between the weights before and after",
@@ -58,8 +67,6 @@ constexpr Metric kMetrics[] = {
     {"input_ratio", "Input range", "",
      "The largest input channel's range over the median channel's, after smoothing: 1 is best",
      [](const LayerLoss& l) -> std::optional<double> { return l.input_ratio; }, three_digits, true},
-    {"output_sqnr_db", "Output SQNR", "dB", "Signal to quantization noise of the layer's output",
-     [](const LayerLoss& l) -> std::optional<double> { return l.output_sqnr_db; }, decibels, true},
 };
 
 using Metrics = std::vector<const Metric*>;
@@ -69,6 +76,9 @@ Metrics metrics_of(const ReportContent& content) {
   for (const Metric& metric : kMetrics)
     if (!metric.optional || content.any_loss([&](const LayerLoss& loss) { return metric.value(loss).has_value(); }))
       metrics.push_back(&metric);
+  // What layers are judged by comes first.
+  std::stable_partition(metrics.begin(), metrics.end(),
+                        [&](const Metric* m) { return m->key == sqnr_key(content.judged); });
   return metrics;
 }
 
@@ -92,7 +102,7 @@ void append_head(std::string& html, const ReportContent& content, const Metrics&
     for (std::size_t q = 0; q < content.comparison.quantized.size(); ++q) {
       std::string title(metric->title);
       if (!metric->unit.empty()) title += fmt::format(" <small>{}</small>", metric->unit);
-      if (content.several) title += fmt::format("<em>{}</em>", html_text(content.comparison.quantized[q].label));
+      if (content.several) title += fmt::format("<em>{}</em>", content.label(q));
       const bool first = !content.several && metric == metrics.front();
       column(metric->key, title, metric->meaning, fmt::format(" data-q={}{}", q, first ? " aria-sort=ascending" : ""));
     }
@@ -105,7 +115,10 @@ void append_row(std::string& html, const ReportContent& content, const Metrics& 
   const LayerLoss& layer = *row.worst;
   // Long names break where a person would break them.
   const std::string module = html_text(layer.module);
-  append(html, "<tr id=r{0} data-i={0} data-kind={1}><th scope=row>", number, name(layer.kind));
+  const std::string whole = html_attribute(layer.module);
+  append(html, "<tr id=r{0} data-i={0} data-kind={1}><th scope=row", number, name(layer.kind));
+  if (whole != module) append(html, " data-module=\"{}\"", whole);
+  html += '>';
   if (row.detail)
     append(html, "<a href=#d{}>{}</a>", *row.detail, module);
   else
@@ -141,23 +154,30 @@ std::string layer_table_styles(const ReportContent& content) {
   for (std::size_t i = 0; i < metrics.size(); ++i)
     append(styles, "#table[data-metric={}] tr>:nth-child(n+{}):not(:nth-child(n+{}):nth-child(-n+{})){{display:none}}",
            metrics[i]->key, first, first + i * count, first - 1 + (i + 1) * count);
+  // Bars in the colours of the checkpoints.
+  for (std::size_t q = 0; q < count; ++q)
+    append(styles, "#table td:nth-child({}n+{}){{--bar:var(--{})}}", count, first + q, series_class(q));
   return styles;
 }
 
 std::string layer_table(const ReportContent& content) {
   const Metrics metrics = metrics_of(content);
-  std::string html =
+  std::string html = fmt::format(
       "<section id=layers tabindex=-1><h2>Layers</h2>"
-      "<p class=lead>Worst first. A heading sorts by its column. A bar shows the number relative to the largest of its "
-      "column; "
-      "for the cosine, how far it is from 1.</p><div class=tools><label>Search <input id=search type=search "
-      "placeholder=\"name or note\" autocomplete=off spellcheck=false></label>";
+      "<p class=lead>Worst first, by the {}. A heading sorts by its column. A bar shows the number relative to the "
+      "largest of its column; for the cosine, how far it is from 1.</p><div class=tools><label>Search <input id=search "
+      "type=search placeholder=\"name or note\" autocomplete=off spellcheck=false></label>",
+      metrics.front()->title);
   if (content.several) {
     html += "<label>Side by side <select id=metric>";
     for (const Metric* metric : metrics) append(html, "<option value={}>{}", metric->key, metric->title);
     html += "</select></label>";
   }
-  append(html, "<output id=shown for=search>{0} of {0} layers</output></div>", content.rows.size());
+  append(html, "<output id=shown for=search>{0} of {0} layers</output>", content.rows.size());
+  // The script shows them: without it they would do nothing.
+  html +=
+      "<span id=save hidden>Save these as <button type=button data-as=csv>CSV</button> <button type=button "
+      "data-as=json>JSON</button></span></div>";
   std::vector<double> largest(metrics.size());
   for (std::size_t i = 0; i < metrics.size(); ++i)
     for (const LayerRow& row : content.rows)
@@ -165,7 +185,7 @@ std::string layer_table(const ReportContent& content) {
         if (const auto value = loss != nullptr ? metrics[i]->value(*loss) : std::nullopt;
             value && std::isfinite(*value))
           largest[i] = std::max(largest[i], bar_size(*metrics[i], *value));
-  html += "<div class=\"scroll tall\" tabindex=0 role=region aria-label=\"Table of layers\"><table id=table>";
+  html += "<div class=\"scroll tall hint\" tabindex=0 role=region aria-label=\"Table of layers\"><table id=table>";
   append_head(html, content, metrics);
   html += "<tbody>";
   for (std::size_t i = 0; i < content.rows.size(); ++i) append_row(html, content, metrics, i, largest);

@@ -7,6 +7,7 @@
 
 #include "cli/report/chart.h"
 #include "cli/report/html.h"
+#include "cli/report/series.h"
 #include "cli/sizes.h"
 #include "cli/terminal.h"
 
@@ -24,12 +25,10 @@ constexpr std::size_t kMaxPoints = 100;
 constexpr double kLineHeight = 16;  // of labels
 constexpr int kMaxLabel = 28;       // characters, so that it stays in the panel
 
-// Colours repeat after so many checkpoints (report.css has them), shapes after so many.
-constexpr std::size_t kColors = 8;
+// They repeat after so many checkpoints.
 constexpr std::string_view kShapes[] = {"M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0z", "M-4.5-4.5h9v9h-9z",
                                         "M0-6.2L6.2 0 0 6.2-6.2 0z", "M0-6L6 4.6h-12z", "M0 6L6-4.6h-12z"};
 
-std::string series_class(std::size_t series) { return fmt::format("s-{}", series % kColors); }
 std::string_view shape(std::size_t series) { return kShapes[series % std::size(kShapes)]; }
 
 // A label beside a point, on the side with more room.
@@ -62,7 +61,7 @@ Axis size_axis(const std::vector<SizePoint>& points) {
   Extent extent;
   for (const SizePoint& point : points) extent.add(point.bytes);
   Axis axis = extent.either(4);
-  for (Tick& tick : axis.ticks) tick.label = tick.value > 0 ? file_size(static_cast<std::uint64_t>(tick.value)) : "0";
+  for (Tick& tick : axis.ticks) tick.label = tick.value > 0 ? byte_size(static_cast<std::uint64_t>(tick.value)) : "0";
   return axis;
 }
 
@@ -101,7 +100,7 @@ std::string size_chart(std::string_view name, const std::vector<SizePoint>& poin
     const bool is_left = px > kSizes.left + kSizes.width * 0.6;
     append(svg, "<g class={} data-bytes={} data-v={}><title>{}: {}, {}</title>",
            point.is_original ? "origin" : series_class(point.series), exact_number(point.bytes),
-           exact_number(point.value), html_text(point.label), file_size(static_cast<std::uint64_t>(point.bytes)),
+           exact_number(point.value), html_text(point.label), byte_size(static_cast<std::uint64_t>(point.bytes)),
            short_number(point.value));
     if (point.error > 0)
       append(svg, "<path class=error d=\"M{} {}V{}\" />", coordinate(px),

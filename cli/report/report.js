@@ -9,6 +9,8 @@
   const rows = all('tr', body);
   const byNumber = rows.slice();  // in the first order, in which points count them
   const names = byNumber.map((row) => row.cells[0].textContent);
+  // A name as it is, where it is shown otherwise.
+  const modules = byNumber.map((row, i) => row.cells[0].dataset.module ?? names[i]);
   const lowered = byNumber.map((row, i) => (names[i] + '\n' + (one('.notes', row)?.textContent ?? '')).toLowerCase());
   const numberOf = (row) => +row.dataset.i;
 
@@ -16,11 +18,12 @@
   const heads = all('th', table.tHead);
   const text = new Intl.Collator('en', {numeric: true});
   // The worst first: where little is bad, from below.
-  const upwards = new Set(['module', 'kind', 'notes', 'sqnr_db', 'cosine', 'output_sqnr_db']);
+  const upwards = new Set(['module', 'kind', 'notes', 'sqnr_db', 'cosine', 'output_sqnr_db', 'estimated_output_sqnr_db']);
   const number = (value) => value === 'inf' ? Infinity : value === '-inf' ? -Infinity : +value;
   const compare = (a, b) => a < b ? -1 : a > b ? 1 : 0;
   heads.forEach((head, column) => {
-    one('button', head).addEventListener('click', () => {
+    // All of the cell, and the button in it for the keyboard.
+    head.addEventListener('click', () => {
       const key = head.dataset.key;
       const first = upwards.has(key) ? 'ascending' : 'descending';
       const other = first === 'ascending' ? 'descending' : 'ascending';
@@ -89,6 +92,42 @@
       if (g.dataset.kind === kind) g.classList.toggle('off', !on);
     }));
     filter();
+  }));
+
+  // "and 4 more" of a warning
+  all('a[data-search]').forEach((link) => link.addEventListener('click', () => {
+    search.value = link.dataset.search;
+    filter();
+  }));
+
+  // ---- Saving the table: a line for each layer and checkpoint, of what is shown, in the order that is shown
+  const labels = all('[data-fact=label] td').map((cell) => cell.textContent);
+  const columns = heads.map((head, column) => ({key: head.dataset.key, q: head.dataset.q, column})).filter(({q}) => q);
+  const keys = [...new Set(columns.map(({key}) => key))];
+  const records = () => all('tr', body).filter((row) => !row.hidden).flatMap((row) => labels.map((checkpoint, q) => {
+    const own = columns.filter((c) => +c.q === q).map(({key, column}) => [key, row.cells[column].dataset.v ?? null]);
+    const [lines, width] = row.cells[2].textContent.split('×');
+    return {checkpoint, module: modules[numberOf(row)], kind: row.dataset.kind, rows: lines, columns: width,
+      notes: one('.notes', row)?.textContent ?? '', ...Object.fromEntries(own)};
+  })).filter((record) => keys.some((key) => record[key] !== null));  // a checkpoint without the layer has no line
+  const isText = new Set(['checkpoint', 'module', 'kind', 'notes']);
+  // A name must not become a formula of a spreadsheet.
+  const quoted = (value) => '"' + String(value ?? '').replace(/^[=+\-@\t\r]/, "'$&").replaceAll('"', '""') + '"';
+  const forms = {
+    csv: {type: 'text/csv', text: (list) => [Object.keys(list[0] ?? {}), ...list.map((record) => Object.entries(record)
+      .map(([key, value]) => isText.has(key) ? quoted(value) : value ?? ''))].map((line) => line.join() + '\r\n').join('')},
+    json: {type: 'application/json', text: (list) => JSON.stringify(list, (key, value) =>
+      typeof value === 'string' && !isText.has(key) && Number.isFinite(number(value)) ? number(value) : value, 1) + '\n'},
+  };
+  const saving = one('#save');
+  saving.hidden = false;
+  all('button', saving).forEach((button) => button.addEventListener('click', () => {
+    const form = forms[button.dataset.as];
+    const link = document.createElement('a');
+    link.href = URL.createObjectURL(new Blob([form.text(records())], {type: form.type}));
+    link.download = 'layers.' + button.dataset.as;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
   }));
 
   // ---- Opening a layer
@@ -244,7 +283,8 @@
       let x = -1, y = 0;
       const select = () => {
         const level = bytes.charCodeAt(49 + y * (columns + 1) + x);
-        readout.textContent = `outputs ${span(y, +d.rs, +d.n)}, inputs ${span(x, +d.cs, +d.m)}: ≈ ${(level / 255 * d.largest).toPrecision(2)}`;
+        const rms = level && d.least * (d.largest / d.least) ** ((level - 1) / 254);
+        readout.textContent = `outputs ${span(y, +d.rs, +d.n)}, inputs ${span(x, +d.cs, +d.m)}: ≈ ${rms.toPrecision(2)}`;
       };
       const clamp = (i, n) => Math.min(Math.max(i, 0), n - 1);
       img.tabIndex = 0;

@@ -1,9 +1,11 @@
-// Dequantize: integer codes to floating point, and its backward pass.
+// Dequantize: codes to floating point, and its backward pass.
 //
 //   x  = scale * (q - zero_point)
 //   dq = dy * scale
 //
-// In is int8_t, uint8_t, Int4 or UInt4. Out is float, double, Half or BFloat16, and so are the gradients. Scales are
+// For e4m3, e5m2 and e2m1, x = scale * number(q), without a zero point.
+//
+// In is any code type of element.h. Out is float, double, Half or BFloat16, and so are the gradients. Scales are
 // f64 for double, f32 otherwise. f16 and bf16 results are computed in f32 and rounded once (overflow gives infinity).
 // Shapes, bad parameters, aliasing: see elementwise.h and quantize.h.
 //
@@ -43,19 +45,25 @@ template <class In, class Out>
 struct DequantizeArgs {
   TensorRef<In> input = {};
   TensorMut<Out> output = {};
-  Parameter<scale_t<Out>> scale = {};
+  ScaleParameter<scale_t<Out>> scale = {};
   Parameter<std::int32_t> zero_point = 0;
+  AnyParameter global_scale = {};  // over scales of e4m3, else none
 
-  detail::ElementwiseOperands operands() const { return {&input, nullptr, &output, &scale, &zero_point}; }
+  detail::ElementwiseOperands operands() const {
+    return {&input, nullptr, &output, &scale, &zero_point, &global_scale};
+  }
 };
 
 template <class Out>
 struct DequantizeBackwardArgs {
   TensorRef<Out> grad_output = {};
   TensorMut<Out> grad_input = {};
-  Parameter<scale_t<Out>> scale = {};
+  ScaleParameter<scale_t<Out>> scale = {};
+  AnyParameter global_scale = {};  // over scales of e4m3, else none
 
-  detail::ElementwiseOperands operands() const { return {nullptr, &grad_output, &grad_input, &scale, nullptr}; }
+  detail::ElementwiseOperands operands() const {
+    return {nullptr, &grad_output, &grad_input, &scale, nullptr, &global_scale};
+  }
 };
 
 template <class In, class Out, class G>
@@ -69,6 +77,7 @@ using DequantizePerTensorDescriptor = DequantizeDescriptorOf<PerTensor>;
 using DequantizePerChannelDescriptor = DequantizeDescriptorOf<PerChannel>;
 using DequantizePerTokenDescriptor = DequantizeDescriptorOf<PerToken>;
 using DequantizePerGroupDescriptor = DequantizeDescriptorOf<PerGroup>;
+using DequantizePerBlockDescriptor = DequantizeDescriptorOf<PerBlock>;
 
 template <class In, class Out>
 using DequantizePerTensorArgs = DequantizeArgs<In, Out>;
@@ -78,6 +87,8 @@ template <class In, class Out>
 using DequantizePerTokenArgs = DequantizeArgs<In, Out>;
 template <class In, class Out>
 using DequantizePerGroupArgs = DequantizeArgs<In, Out>;
+template <class In, class Out>
+using DequantizePerBlockArgs = DequantizeArgs<In, Out>;
 
 template <class In, class Out>
 using DequantizePerTensorPlan = DequantizePlanOf<In, Out, PerTensor>;
@@ -87,6 +98,8 @@ template <class In, class Out>
 using DequantizePerTokenPlan = DequantizePlanOf<In, Out, PerToken>;
 template <class In, class Out>
 using DequantizePerGroupPlan = DequantizePlanOf<In, Out, PerGroup>;
+template <class In, class Out>
+using DequantizePerBlockPlan = DequantizePlanOf<In, Out, PerBlock>;
 
 template <class In, class Out>
 using DequantizePerTensorBackwardPlan = DequantizeBackwardPlanOf<In, Out, PerTensor>;
@@ -96,5 +109,7 @@ template <class In, class Out>
 using DequantizePerTokenBackwardPlan = DequantizeBackwardPlanOf<In, Out, PerToken>;
 template <class In, class Out>
 using DequantizePerGroupBackwardPlan = DequantizeBackwardPlanOf<In, Out, PerGroup>;
+template <class In, class Out>
+using DequantizePerBlockBackwardPlan = DequantizeBackwardPlanOf<In, Out, PerBlock>;
 
 }  // namespace kvant

@@ -19,12 +19,24 @@
 //   number.
 // - Asymmetric: the scale is at least max|x| / 2^22. A range that is tiny compared with its offset would need a zero
 //   point that f32 cannot represent.
+// - Floating-point grids (e4m3, e5m2, e2m1) are symmetric, with their max in place of q_max: scale = max|x| / 448.
 // - The scale is at least the smallest normal number of its type. So it is always finite and positive.
 //
 // For finite x, dequantizing gives x back within
 //   scale / 2 + 2^-24 * max|x| + scale * (q_max - q_min) * 2^-22        (f64: 2^-53 and 2^-51)
 // plus the rounding of the result itself, except where codes clip: symmetric with q_min > -q_max (negative x in u8 and
 // u4), and a scale that was limited to the max finite number.
+//
+// Scales may be written as codes, and elements are divided by exactly what was written:
+//
+//   f16, bf16  the scale rounded to nearest even, between the smallest normal and the largest finite number. f16 ends
+//              at 65504: beyond 65504 * q_max codes clip, and a zero point stops at ±2^23
+//   e8m0       a power of two (MxRule), at least 2^-127; symmetric floating-point grids only, 1 for a segment of zeros.
+//              Not for f64, whose largest numbers it cannot hold
+//   e4m3       e4m3(max|x| / max(grid) · global_scale), 0 becoming 0.125; the scale is that number / global_scale. The
+//              global scale is given, or, with finds_global_scale, 448 · max(grid) / max|x| of the whole tensor (1
+//              where that overflows, at least 2^-126), which reads the tensor once more. Symmetric floating-point grids
+//              only
 //
 // Scales and zero points are always computed by division; Numerics applies to the elements. Asymmetric needs
 // q_min < q_max, symmetric q_max > 0 and q_min <= q_max.
@@ -35,9 +47,9 @@
 // may not overlap anything. run() may be given another stream than select(). Same bits for any thread count and
 // instruction set.
 //
-// How often a tensor is read: once per token, group or channel on the outermost axis (segments of up to 256 KiB), where
-// the codes of one segment are computed while the range of the next is found; twice per tensor and for channels of an
-// inner axis.
+// How often a tensor is read: once per token, group, block or channel on the outermost axis (segments of up to
+// 256 KiB, rows of blocks of up to 4 MiB), where the codes of a segment are computed while it is in the cache; twice
+// per tensor and for channels of an inner axis.
 //
 //   std::vector<float> x(64 * 128), scale(64);
 //   std::vector<std::int8_t> q(x.size());
@@ -70,7 +82,15 @@ namespace kvant {
 enum class DynamicRangeMode : std::uint8_t { symmetric, asymmetric };
 KVANT_API std::string_view name(DynamicRangeMode mode);
 
-// The segments that have a range of their own: PerTensor, PerChannel{axis}, PerToken, PerGroup{axis, group_size}.
+// Which power of two a scale of e8m0 is, for the largest magnitude of a segment and 2^emax, that of the grid's max
+// (emax is 8 for e4m3, 15 for e5m2, 2 for e2m1):
+//   floor     2^(floor(log2(max|x|)) - emax): the OCP Microscaling specification
+//   round_up  the same, and twice that where max|x| is 1.75 times a power of two or more: compressed-tensors
+enum class MxRule : std::uint8_t { floor, round_up };
+KVANT_API std::string_view name(MxRule rule);
+
+// The segments that have a range of their own: PerTensor, PerChannel{axis}, PerToken, PerGroup{axis, group_size},
+// PerBlock{rows, columns}.
 using DynamicRangeScope = Granularity;
 
 struct DynamicRangeQuantizeDescriptor {
@@ -80,6 +100,9 @@ struct DynamicRangeQuantizeDescriptor {
   bool include_zero = false;                         // a symmetric range contains 0 anyway
   std::optional<std::int32_t> q_min = std::nullopt;  // default: min of the output type
   std::optional<std::int32_t> q_max = std::nullopt;  // default: max of the output type
+  std::optional<ElementKind> scale = std::nullopt;   // of scale_out; default: f64 for f64, else f32
+  MxRule mx_rule = MxRule::floor;                    // with scales of e8m0
+  bool finds_global_scale = false;                   // with scales of e4m3: it is written, not given
   std::optional<ElementKind> input = std::nullopt;   // AnyDynamicRangeQuantizePlan needs both; for the typed plan they
   std::optional<ElementKind> output = std::nullopt;  // must be In and Out if set
 };
@@ -89,6 +112,9 @@ struct AnyDynamicRangeQuantizeArgs {
   AnyMut output = {};
   AnyMut scale_out = {};
   AnyMut zero_point_out = {};  // null: not wanted
+  // With scales of e4m3: the global scale, an f32, either given or found from the whole tensor and written.
+  AnyParameter global_scale = {};
+  AnyMut global_scale_out = {};
 };
 
 namespace detail {
@@ -98,6 +124,8 @@ struct DynamicRangeQuantizeOperands {
   const AnyMut* output;
   const AnyMut* scale_out;
   const AnyMut* zero_point_out;
+  const AnyParameter* global_scale;
+  const AnyMut* global_scale_out;
 };
 
 }  // namespace detail
@@ -127,7 +155,8 @@ class KVANT_API AnyDynamicRangeQuantizePlan {
   struct Impl;
   explicit AnyDynamicRangeQuantizePlan(std::shared_ptr<const Impl> impl);
   static detail::DynamicRangeQuantizeOperands operands(const AnyDynamicRangeQuantizeArgs& args) {
-    return {&args.input, &args.output, &args.scale_out, &args.zero_point_out};
+    return {&args.input,          &args.output,       &args.scale_out,
+            &args.zero_point_out, &args.global_scale, &args.global_scale_out};
   }
   std::shared_ptr<const Impl> impl_;
 };
@@ -143,13 +172,17 @@ template <class In, class Out>
 struct DynamicRangeQuantizeArgs {
   TensorRef<In> input = {};
   TensorMut<Out> output = {};
-  TensorMut<scale_t<In>> scale_out = {};
+  ScaleMut<scale_t<In>> scale_out = {};
   TensorMut<std::int32_t> zero_point_out = {};  // null: not wanted
+  AnyParameter global_scale = {};               // see AnyDynamicRangeQuantizeArgs
+  TensorMut<float> global_scale_out = {};
 
-  detail::DynamicRangeQuantizeOperands operands() const { return {&input, &output, &scale_out, &zero_point_out}; }
+  detail::DynamicRangeQuantizeOperands operands() const {
+    return {&input, &output, &scale_out, &zero_point_out, &global_scale, &global_scale_out};
+  }
 };
 
-// In is float, double, Half or BFloat16; Out is int8_t, uint8_t, Int4 or UInt4.
+// In is float, double, Half or BFloat16; Out is any code type of element.h.
 template <class In, class Out>
 class DynamicRangeQuantizePlan : public detail::TypedPlan<AnyDynamicRangeQuantizePlan, DynamicRangeQuantizeDescriptor,
                                                           DynamicRangeQuantizeArgs<In, Out>> {

@@ -1,10 +1,16 @@
 // Element types: what a tensor is made of.
 //
-//   f32  float                 s8  std::int8_t     [-128, 127]
-//   f64  double                u8  std::uint8_t    [0, 255]
-//   f16  Half      (IEEE)      s4  Int4            [-8, 7]    two to a byte
-//   bf16 BFloat16              u4  UInt4           [0, 15]    two to a byte
-//   s32  std::int32_t          zero points only
+//   f32  float                 s8   std::int8_t     [-128, 127]
+//   f64  double                u8   std::uint8_t    [0, 255]
+//   f16  Half      (IEEE)      s4   Int4            [-8, 7]           two to a byte
+//   bf16 BFloat16              u4   UInt4           [0, 15]           two to a byte
+//   s32  std::int32_t          s16  std::int16_t    [-32768, 32767]
+//        zero points only      u16  std::uint16_t   [0, 65535]
+//   e8m0 Float8E8M0            s2   Int2            [-2, 1]           four to a byte
+//        scales only: 2^(b -   u2   UInt2           [0, 3]            four to a byte
+//        127), 255 is NaN      e4m3 Float8E4M3      ±448, NaN         OCP FP8 E4M3, the "FN" form
+//                              e5m2 Float8E5M2      ±57344, Inf, NaN  OCP FP8 E5M2
+//                              e2m1 Float4E2M1      ±{0, 0.5, 1, 1.5, 2, 3, 4, 6}, two to a byte
 //
 // Codes of less than eight bits are stored packed: the first element of a byte in its lowest bits. A row is the last
 // dimension of a tensor of any rank and starts on a byte boundary; the bits after a row's last element are zero.
@@ -23,7 +29,11 @@
 
 namespace kvant {
 
-enum class ElementKind : std::uint8_t { f32, f64, f16, bf16, s8, u8, s4, u4, s32 };
+// clang-format off
+enum class ElementKind : std::uint8_t {
+  f32, f64, f16, bf16, s8, u8, s4, u4, s16, u16, s2, u2, e4m3, e5m2, e2m1, e8m0, s32
+};
+// clang-format on
 
 // IEEE binary16, as its bits. Arithmetic happens in float; see to_float and to_half.
 struct Half {
@@ -35,9 +45,25 @@ struct BFloat16 {
   std::uint16_t bits;
 };
 
-// Tags for packed 4-bit elements; a buffer of them is a buffer of bytes (storage_t).
+// Tags for packed elements of four and two bits; a buffer of them is a buffer of bytes (storage_t).
 struct Int4 {};
 struct UInt4 {};
+struct Int2 {};
+struct UInt2 {};
+struct Float4E2M1 {};
+
+// Codes of eight bits that stand for small floating-point numbers, as their bits: sign, exponent, mantissa from the
+// top.
+struct Float8E4M3 {
+  std::uint8_t bits;
+};
+struct Float8E5M2 {
+  std::uint8_t bits;
+};
+// A power of two, as the scale of a block of OCP's MX formats.
+struct Float8E8M0 {
+  std::uint8_t bits;
+};
 
 // Exact widening, and rounding to nearest, ties to even (NaN stays NaN, overflow gives infinity).
 KVANT_API float to_float(Half value);
@@ -51,6 +77,7 @@ KVANT_API BFloat16 to_bfloat16(float value);
 enum class ElementClass : std::uint8_t {
   real,     // a number that operators compute with
   code,     // a point of a grid, made by quantization
+  scale,    // a scale, and nothing else
   integer,  // a zero point
 };
 
@@ -60,8 +87,35 @@ struct CodeRange {
   std::int32_t max;
 };
 
-// What the codes of a type stand for. Integer codes stand for themselves.
-enum class GridKind : std::uint8_t { none, integer };
+// What the codes of a type stand for. Integer codes stand for themselves, the others for a floating-point number.
+enum class GridKind : std::uint8_t { none, integer, floating };
+
+// What the codes with the largest exponent mean: numbers (finite), numbers but for the largest mantissa, which is NaN
+// (nan), or infinity and NaN as in IEEE 754 (infinity_and_nan).
+enum class TopCodes : std::uint8_t { finite, nan, infinity_and_nan };
+
+// A small floating-point format: a sign bit, then exponent and mantissa. Subnormal numbers as in IEEE 754.
+struct FloatFormat {
+  int exponent_bits = 0;
+  int mantissa_bits = 0;
+  int bias = 0;
+  TopCodes top = TopCodes::finite;
+
+  // Of the largest numbers.
+  constexpr int max_exponent() const {
+    return (1 << exponent_bits) - (top == TopCodes::infinity_and_nan ? 2 : 1) - bias;
+  }
+  // Of the smallest normal numbers.
+  constexpr int min_exponent() const { return 1 - bias; }
+  // The largest number: 1.11… · 2^max_exponent, with a 0 at the end where that code is NaN.
+  constexpr float max() const {
+    const int all_ones = (2 << mantissa_bits) - 1 - (top == TopCodes::nan ? 1 : 0);
+    float power = static_cast<float>(all_ones);
+    for (int i = max_exponent(); i < mantissa_bits; ++i) power /= 2;
+    for (int i = mantissa_bits; i < max_exponent(); ++i) power *= 2;
+    return power;
+  }
+};
 
 struct ElementInfo {
   ElementKind kind;
@@ -71,7 +125,19 @@ struct ElementInfo {
   int bits;  // of an element in memory
   GridKind grid = GridKind::none;
   CodeRange range = {0, 0};  // of an integer grid
+  FloatFormat format = {};   // of a floating-point grid
 };
+
+namespace detail {
+
+// The row of a floating-point code.
+constexpr ElementInfo float_code(ElementKind kind, std::string_view name, std::string_view numpy_name,
+                                 const FloatFormat& format) {
+  const int bits = 1 + format.exponent_bits + format.mantissa_bits;
+  return {kind, name, numpy_name, ElementClass::code, bits, GridKind::floating, {}, format};
+}
+
+}  // namespace detail
 
 template <class... T>
 struct TypeList {
@@ -79,7 +145,8 @@ struct TypeList {
 };
 
 // The C++ type of each row of kElements.
-using ElementTypes = TypeList<float, double, Half, BFloat16, std::int8_t, std::uint8_t, Int4, UInt4, std::int32_t>;
+using ElementTypes = TypeList<float, double, Half, BFloat16, std::int8_t, std::uint8_t, Int4, UInt4, std::int16_t,
+                              std::uint16_t, Int2, UInt2, Float8E4M3, Float8E5M2, Float4E2M1, Float8E8M0, std::int32_t>;
 
 inline constexpr std::array<ElementInfo, ElementTypes::kSize> kElements = {{
     {ElementKind::f32, "f32", "float32", ElementClass::real, 32},
@@ -90,6 +157,14 @@ inline constexpr std::array<ElementInfo, ElementTypes::kSize> kElements = {{
     {ElementKind::u8, "u8", "uint8", ElementClass::code, 8, GridKind::integer, {0, 255}},
     {ElementKind::s4, "s4", "int4", ElementClass::code, 4, GridKind::integer, {-8, 7}},
     {ElementKind::u4, "u4", "uint4", ElementClass::code, 4, GridKind::integer, {0, 15}},
+    {ElementKind::s16, "s16", "int16", ElementClass::code, 16, GridKind::integer, {-32768, 32767}},
+    {ElementKind::u16, "u16", "uint16", ElementClass::code, 16, GridKind::integer, {0, 65535}},
+    {ElementKind::s2, "s2", "int2", ElementClass::code, 2, GridKind::integer, {-2, 1}},
+    {ElementKind::u2, "u2", "uint2", ElementClass::code, 2, GridKind::integer, {0, 3}},
+    detail::float_code(ElementKind::e4m3, "e4m3", "float8_e4m3fn", {4, 3, 7, TopCodes::nan}),
+    detail::float_code(ElementKind::e5m2, "e5m2", "float8_e5m2", {5, 2, 15, TopCodes::infinity_and_nan}),
+    detail::float_code(ElementKind::e2m1, "e2m1", "float4_e2m1fn", {2, 1, 1, TopCodes::finite}),
+    {ElementKind::e8m0, "e8m0", "float8_e8m0fnu", ElementClass::scale, 8},
     {ElementKind::s32, "s32", "int32", ElementClass::integer, 32},
 }};
 
@@ -109,6 +184,7 @@ constexpr bool fills_bytes(ElementKind kind, std::int64_t count) {
 }
 // The min and max value of an integer code type; 0 and 0 for others.
 constexpr CodeRange code_range(ElementKind kind) { return info(kind).range; }
+constexpr bool has_float_grid(ElementKind kind) { return info(kind).grid == GridKind::floating; }
 // "f32", "s4" and so on.
 constexpr std::string_view name(ElementKind kind) { return info(kind).name; }
 
@@ -166,6 +242,7 @@ consteval bool elements_are_complete(TypeList<T...>) {
     if (e.bits < 8 ? 8 % e.bits != 0 : static_cast<std::size_t>(e.bits) != 8 * kBytes[i]) return false;
     if ((e.element_class == ElementClass::code) != (e.grid != GridKind::none)) return false;
     if (e.grid == GridKind::integer && e.range.max - e.range.min != (1 << e.bits) - 1) return false;
+    if (e.grid == GridKind::floating && 1 + e.format.exponent_bits + e.format.mantissa_bits != e.bits) return false;
   }
   return true;
 }

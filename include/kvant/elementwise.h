@@ -12,11 +12,25 @@
 //   fake_quantize_backward  dx = in_range(x) ? dy : 0
 //   dequantize_backward     dq = dy * scale
 //
+// With codes of a floating-point grid (e4m3, e5m2, e2m1), max its largest number and grid(y) its number nearest to y,
+// ties to the even code:
+//
+//   quantize                q  = grid(clamp(F(x), -max, max))
+//   dequantize              x  = scale * number(q)
+//   fake_quantize           y  = scale * number(quantize(x))          with `grid` in the descriptor
+//   in_range(x)                = |F(x)| <= max
+//
+// Scales are of the compute type, or tensors of f16, bf16, e8m0 (2^(b - 127)) or e4m3 with a global_scale, one f32 for
+// the tensor (the scale is the e4m3 number / global_scale).
+//
 // f64 is computed in f64; f32, f16 and bf16 in f32 with f32 scales. The result is rounded to its type once.
 //
 // - The zero point is added after rounding: x / scale = 0.5 with zp = 1 gives 1, not 2.
 // - NaN quantizes to zp clamped into [q_min, q_max], +Inf to q_max, -Inf to q_min. Fake quantization keeps
 //   NaN; the gradient at NaN and at infinities is 0.
+// - Floating-point grids have no zero point: it must be the number 0. They saturate: infinities and numbers beyond them
+//   give ±max. With saturate = false, what rounds to more than max gives infinity in e5m2 and NaN in e4m3. NaN gives
+//   the code 0x7F, or 0 in e2m1. Zeros keep their sign. There is one rounding to the grid, from f64 too.
 // - A scale given as one number must be finite and positive, a zero point given as one number within
 //   ±2^23. Tensors of them are not scanned. A bad scale gives what IEEE arithmetic makes of the formula (a
 //   NaN quotient counts as NaN), only for its own elements. A zero point beyond ±2^23 counts as ±2^23.
@@ -50,6 +64,9 @@ struct ElementwiseDescriptor {
   ElementKind output = ElementKind::s8;              // and what it writes; equal for fake_quantize
   std::optional<std::int32_t> q_min = std::nullopt;  // default: the code type's limits; -128 and 127 for fake_quantize
   std::optional<std::int32_t> q_max = std::nullopt;
+  std::optional<ElementKind> grid = std::nullopt;  // fake_quantize: a code with a floating-point grid, in place of
+                                                   // q_min and q_max; other operators have it in input or output
+  bool saturate = true;  // false: what is beyond a floating-point grid becomes infinity or NaN, not ±max
 };
 
 struct ElementwiseArgs {
@@ -58,6 +75,7 @@ struct ElementwiseArgs {
   AnyMut output;       // the result; backward: the gradient of the input
   AnyParameter scale;
   AnyParameter zero_point = AnyParameter(std::int32_t{0});  // not read by dequantize_backward
+  AnyParameter global_scale = {};                           // over scales of e4m3, else none
 };
 
 namespace detail {
@@ -71,6 +89,7 @@ struct ElementwiseOperands {
   const AnyMut* output;
   const AnyParameter* scale;
   const AnyParameter* zero_point;
+  const AnyParameter* global_scale;
 };
 
 // How one granularity walks memory; see src/core/runs.h.
@@ -109,7 +128,7 @@ class KVANT_API ElementwisePlan {
   Status check_alignments(const detail::ElementwiseOperands& operands) const;
   ElementwisePlan() = default;
   static detail::ElementwiseOperands operands(const ElementwiseArgs& args) {
-    return {&args.input, &args.grad_output, &args.output, &args.scale, &args.zero_point};
+    return {&args.input, &args.grad_output, &args.output, &args.scale, &args.zero_point, &args.global_scale};
   }
 
   ElementwiseDescriptor descriptor_;
@@ -121,8 +140,9 @@ class KVANT_API ElementwisePlan {
   Shape parameter_shape_;
   std::int32_t q_min_ = 0;
   std::int32_t q_max_ = 0;
-  detail::Runs dense_runs_;  // when no operand has gaps between its rows
-  detail::Runs row_runs_;    // when some operand has
+  std::optional<ElementKind> grid_;  // the floating-point grid, if it is one
+  detail::Runs dense_runs_;          // when no operand has gaps between its rows
+  detail::Runs row_runs_;            // when some operand has
 };
 
 namespace detail {

@@ -6,7 +6,8 @@
 //
 // T is float, double, Half or BFloat16. NaN gives NaN, so that training sees it. Infinities give the ends of the range.
 // The gradient at all of these is 0. q_min and q_max lie within ±2^23. y may be written over x, and dx over dy or x.
-// Shapes and bad parameters: see elementwise.h and quantize.h.
+// With `grid` (e4m3, e5m2 or e2m1) in place of q_min and q_max, the numbers of a floating-point grid, without a zero
+// point. Its formulas, shapes and bad parameters: see elementwise.h and quantize.h.
 //
 //   auto plan = kvant::FakeQuantizePlan<float>::select(stream, {.shape = {4096}, .q_min = -8, .q_max = 7});
 //   kvant::Status done = plan->run(stream, {}, {.input = {x.data(), {4096}},
@@ -25,8 +26,10 @@ template <class G>
 struct FakeQuantizeDescriptorOf {
   Shape shape = {};
   G granularity = {};
-  std::int32_t q_min = -128;
-  std::int32_t q_max = 127;
+  std::optional<std::int32_t> q_min = std::nullopt;   // default: -128
+  std::optional<std::int32_t> q_max = std::nullopt;   // default: 127
+  std::optional<ElementKind> grid = std::nullopt;     // a floating-point grid in place of q_min and q_max
+  bool saturate = true;                               // see elementwise.h
   std::optional<ElementKind> element = std::nullopt;  // if set, must be the plan's T
 
   ElementwiseDescriptor elementwise(QuantizeKind op, ElementKind in, ElementKind out) const {
@@ -36,7 +39,9 @@ struct FakeQuantizeDescriptorOf {
             .input = element.value_or(in),
             .output = element.value_or(out),
             .q_min = q_min,
-            .q_max = q_max};
+            .q_max = q_max,
+            .grid = grid,
+            .saturate = saturate};
   }
 };
 
@@ -44,10 +49,13 @@ template <class T>
 struct FakeQuantizeArgs {
   TensorRef<T> input = {};
   TensorMut<T> output = {};
-  Parameter<scale_t<T>> scale = {};
+  ScaleParameter<scale_t<T>> scale = {};
   Parameter<std::int32_t> zero_point = 0;
+  AnyParameter global_scale = {};  // over scales of e4m3, else none
 
-  detail::ElementwiseOperands operands() const { return {&input, nullptr, &output, &scale, &zero_point}; }
+  detail::ElementwiseOperands operands() const {
+    return {&input, nullptr, &output, &scale, &zero_point, &global_scale};
+  }
 };
 
 template <class T>
@@ -55,10 +63,13 @@ struct FakeQuantizeBackwardArgs {
   TensorRef<T> grad_output = {};
   TensorRef<T> input = {};
   TensorMut<T> grad_input = {};
-  Parameter<scale_t<T>> scale = {};
+  ScaleParameter<scale_t<T>> scale = {};
   Parameter<std::int32_t> zero_point = 0;
+  AnyParameter global_scale = {};  // over scales of e4m3, else none
 
-  detail::ElementwiseOperands operands() const { return {&input, &grad_output, &grad_input, &scale, &zero_point}; }
+  detail::ElementwiseOperands operands() const {
+    return {&input, &grad_output, &grad_input, &scale, &zero_point, &global_scale};
+  }
 };
 
 template <class T, class G>
@@ -73,6 +84,7 @@ using FakeQuantizePerTensorDescriptor = FakeQuantizeDescriptorOf<PerTensor>;
 using FakeQuantizePerChannelDescriptor = FakeQuantizeDescriptorOf<PerChannel>;
 using FakeQuantizePerTokenDescriptor = FakeQuantizeDescriptorOf<PerToken>;
 using FakeQuantizePerGroupDescriptor = FakeQuantizeDescriptorOf<PerGroup>;
+using FakeQuantizePerBlockDescriptor = FakeQuantizeDescriptorOf<PerBlock>;
 using FakeQuantizeDescriptor = FakeQuantizePerTensorDescriptor;
 
 template <class T>
@@ -83,6 +95,8 @@ template <class T>
 using FakeQuantizePerTokenArgs = FakeQuantizeArgs<T>;
 template <class T>
 using FakeQuantizePerGroupArgs = FakeQuantizeArgs<T>;
+template <class T>
+using FakeQuantizePerBlockArgs = FakeQuantizeArgs<T>;
 
 template <class T>
 using FakeQuantizePerTensorPlan = FakeQuantizePlanOf<T, PerTensor>;
@@ -92,6 +106,8 @@ template <class T>
 using FakeQuantizePerTokenPlan = FakeQuantizePlanOf<T, PerToken>;
 template <class T>
 using FakeQuantizePerGroupPlan = FakeQuantizePlanOf<T, PerGroup>;
+template <class T>
+using FakeQuantizePerBlockPlan = FakeQuantizePlanOf<T, PerBlock>;
 template <class T>
 using FakeQuantizePlan = FakeQuantizePerTensorPlan<T>;
 
@@ -103,6 +119,8 @@ template <class T>
 using FakeQuantizePerTokenBackwardPlan = FakeQuantizeBackwardPlanOf<T, PerToken>;
 template <class T>
 using FakeQuantizePerGroupBackwardPlan = FakeQuantizeBackwardPlanOf<T, PerGroup>;
+template <class T>
+using FakeQuantizePerBlockBackwardPlan = FakeQuantizeBackwardPlanOf<T, PerBlock>;
 template <class T>
 using FakeQuantizeBackwardPlan = FakeQuantizePerTensorBackwardPlan<T>;
 

@@ -1,11 +1,16 @@
 // W8A8 linear layers: an 8-bit matrix product with exact sums, and one rounding to the output type.
 //
-//   y[m, n] = (act_scale[m] * weight_scale[n]) * Σ_k (a[m, k] - act_zero_point[m]) * (w[n, k] - weight_zero_point[n])
-//             + bias[n]
+//   S[m, n] = Σ_k (a[m, k] - act_zero_point[m]) * (w[n, k] - weight_zero_point[n])
+//   y[m, n] = (act_scale[m] * weight_scale[n]) * S[m, n] + bias[n]
+//
+// or, where the output is s8 or u8 and has a scale and a zero point itself, the code of that:
+//
+//   q[m, n] = clamp(rne(S[m, n] * (act_scale[m] * weight_scale[n] / output_scale) + bias[n] / output_scale)
+//                   + output_zero_point, q_min, q_max)
 //
 // W8A8LinearPlan<Out, W>
 //     The activation is quantized already, with a scale (and zero point) per token or one for all, so that q, k and v
-//     can share one quantization of their input.
+//     can share one quantization of their input. Out may be std::int8_t or std::uint8_t: ONNX's QLinearMatMul.
 // SmoothQuantLinearPlan<Out, W>
 //     The same with one static activation scale, from calibration, in the descriptor.
 // QuantizedLinearPlan<In, W>
@@ -17,6 +22,10 @@
 // - Then, in this order and without fused multiply-adds: the product of the scales, times the sum, plus the bias, and
 //   one rounding to the output type. f64 outputs do this in f64 (scales are f64), all others in f32 (scales are f32).
 //   So the bits are the same for any thread count and instruction set, with a packed or a raw weight.
+// - Codes: all scales are f32. act_scale * weight_scale, divided by output_scale, is rounded to f32 after each of the
+//   two steps. The rest is in f64, without fused multiply-adds: the sum times that factor, plus the bias divided by
+//   output_scale. One rounding to the nearest integer, ties to even, then the zero point is added and the code clamped
+//   to its type. While |S| < 2^29 the product is exact. NaN gives the code of 0, which is output_zero_point.
 // - K = 0 writes the bias, or 0. M = 0 or N = 0 writes nothing.
 // - A scale given as a number must be finite and positive. Tensors of scales are not scanned: a bad entry gives what
 //   IEEE arithmetic makes of the formula, in its own row or column.
@@ -30,7 +39,9 @@
 //     a last size of 1)
 //   weight [N, K]: either raw or packed (packed_weight.h)
 //   weight_scale, weight_zero_point: a number, or N of them
-//   bias: none, or [N] in the output's element type or in the type of its scales
+//   bias: none, or [N] in the output's element type or in the type of its scales; beside codes it is f32, a number and
+//     no code
+//   output_scale, output_zero_point: one number each; the zero point is a code. Only with codes
 // Rows of activation, output and raw weight may be strided. No alignment is needed. Output and workspace may not
 // overlap anything.
 //
@@ -104,7 +115,8 @@ struct QuantizedLinearDescriptor {
 };
 
 // The arguments of all three with element kinds chosen at run time. Leave empty what a plan does not use:
-// act_scale and act_zero_point belong to w8a8 plans only, smooth to quantized_linear with `smooth`.
+// act_scale, act_zero_point and the two of the output belong to w8a8 plans only, smooth to quantized_linear with
+// `smooth`.
 struct AnyLinearArgs {
   AnyRef activation = {};
   AnyParameter act_scale = AnyParameter(AnyRef{});
@@ -116,6 +128,8 @@ struct AnyLinearArgs {
   AnyParameter weight_zero_point = AnyParameter(std::int32_t{0});
   AnyRef bias = {};  // null: none
   AnyMut output = {};
+  std::optional<float> output_scale = std::nullopt;  // of outputs that are codes
+  std::int32_t output_zero_point = 0;
 };
 
 namespace detail {
@@ -132,6 +146,8 @@ struct LinearOperands {
   const AnyParameter* weight_zero_point;
   const AnyRef* bias;
   const AnyMut* output;
+  std::optional<float> output_scale = std::nullopt;
+  std::int32_t output_zero_point = 0;
 };
 
 }  // namespace detail
@@ -182,10 +198,12 @@ struct W8A8LinearArgs {
   Parameter<std::int32_t> weight_zero_point = 0;
   AnyRef bias = {};  // a TensorRef<Out> or TensorRef<scale_t<Out>>; null: none
   TensorMut<Out> output = {};
+  std::optional<float> output_scale = std::nullopt;  // of outputs that are codes
+  std::int32_t output_zero_point = 0;
 
   detail::LinearOperands operands() const {
-    return {&activation,   &act_scale,    &act_zero_point,    nullptr, &weight,
-            packed_weight, &weight_scale, &weight_zero_point, &bias,   &output};
+    return {&activation,   &act_scale,         &act_zero_point, nullptr, &weight,      packed_weight,
+            &weight_scale, &weight_zero_point, &bias,           &output, output_scale, output_zero_point};
   }
 };
 
@@ -240,7 +258,8 @@ class LinearPlanOf : public TypedPlan<AnyLinearPlan, DescriptorType, ArgsType> {
 
 }  // namespace detail
 
-// Out and In are float, double, Half or BFloat16; W is int8_t or uint8_t.
+// Out and In are float, double, Half or BFloat16; Out of a W8A8LinearPlan may also be int8_t or uint8_t. W is int8_t or
+// uint8_t.
 template <class Out, class W = std::int8_t>
 using W8A8LinearPlan = detail::LinearPlanOf<Out, W, W8A8LinearDescriptor, W8A8LinearArgs<Out, W>>;
 template <class Out, class W = std::int8_t>

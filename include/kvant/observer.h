@@ -7,7 +7,8 @@
 //   mse          the range, inside the observed one, with the min squared error of quantization over the histogram, as
 //                found by a search from coarse to fine that starts with the whole range
 //
-// The range [lo, hi] becomes scale and zero point by the rules of dynamic_range.h, symmetric or asymmetric.
+// The range [lo, hi] becomes scale and zero point by the rules of dynamic_range.h, symmetric or asymmetric. Codes with
+// a floating-point grid are symmetric, and have no mse.
 //
 // percentile and mse keep a histogram for each segment: `bins` equal bins over [-2^k, 2^k], where 2^k is the smallest
 // power of two above the max magnitude (at least 2^-1000). When a larger value arrives, k grows and neighbouring bins

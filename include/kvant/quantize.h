@@ -1,9 +1,10 @@
-// Quantize: floating point to integer codes, and its straight-through backward pass.
+// Quantize: floating point to codes, and its straight-through backward pass.
 //
 //   q  = clamp(rne(x / scale) + zero_point, q_min, q_max)
 //   dx = q_min <= rne(x / scale) + zero_point <= q_max ? dy / scale : 0
 //
-// In is float, double, Half or BFloat16; Out is int8_t, uint8_t, Int4 or UInt4. Ties, NaN, infinities, bad
+// In is float, double, Half or BFloat16; Out is any code type of element.h; for e4m3, e5m2 and
+// e2m1 the formulas are those of a floating-point grid. They, ties, NaN, infinities, bad
 // parameters, aliasing: see elementwise.h. Shapes: input, output, grad_output and grad_input have the
 // descriptor's shape; scale and zero_point have parameter_shape(shape, granularity) or, per tensor, are
 // numbers. zero_point may be one number for every granularity; its default is 0.
@@ -31,6 +32,7 @@ struct QuantizeDescriptorOf {
   G granularity = {};
   std::optional<std::int32_t> q_min = std::nullopt;  // default: min of the output type
   std::optional<std::int32_t> q_max = std::nullopt;  // default: max of the output type
+  bool saturate = true;                              // see elementwise.h
   std::optional<ElementKind> input = std::nullopt;   // if set, must be the plan's In
   std::optional<ElementKind> output = std::nullopt;  // if set, must be the plan's Out
 
@@ -41,7 +43,8 @@ struct QuantizeDescriptorOf {
             .input = input.value_or(in),
             .output = output.value_or(out),
             .q_min = q_min,
-            .q_max = q_max};
+            .q_max = q_max,
+            .saturate = saturate};
   }
 };
 
@@ -49,10 +52,13 @@ template <class In, class Out>
 struct QuantizeArgs {
   TensorRef<In> input = {};
   TensorMut<Out> output = {};
-  Parameter<scale_t<In>> scale = {};
+  ScaleParameter<scale_t<In>> scale = {};
   Parameter<std::int32_t> zero_point = 0;
+  AnyParameter global_scale = {};  // over scales of e4m3, else none
 
-  detail::ElementwiseOperands operands() const { return {&input, nullptr, &output, &scale, &zero_point}; }
+  detail::ElementwiseOperands operands() const {
+    return {&input, nullptr, &output, &scale, &zero_point, &global_scale};
+  }
 };
 
 template <class In>
@@ -60,13 +66,16 @@ struct QuantizeBackwardArgs {
   TensorRef<In> grad_output = {};
   TensorRef<In> input = {};
   TensorMut<In> grad_input = {};
-  Parameter<scale_t<In>> scale = {};
+  ScaleParameter<scale_t<In>> scale = {};
   Parameter<std::int32_t> zero_point = 0;
+  AnyParameter global_scale = {};  // over scales of e4m3, else none
 
-  detail::ElementwiseOperands operands() const { return {&input, &grad_output, &grad_input, &scale, &zero_point}; }
+  detail::ElementwiseOperands operands() const {
+    return {&input, &grad_output, &grad_input, &scale, &zero_point, &global_scale};
+  }
 };
 
-// G is PerTensor, PerChannel, PerToken, PerGroup, or Granularity for a choice at run time.
+// G is PerTensor, PerChannel, PerToken, PerGroup, PerBlock, or Granularity for a choice at run time.
 template <class In, class Out, class G>
 using QuantizePlanOf =
     detail::TypedElementwisePlan<QuantizeKind::quantize, In, Out, QuantizeDescriptorOf<G>, QuantizeArgs<In, Out>>;
@@ -78,6 +87,7 @@ using QuantizePerTensorDescriptor = QuantizeDescriptorOf<PerTensor>;
 using QuantizePerChannelDescriptor = QuantizeDescriptorOf<PerChannel>;
 using QuantizePerTokenDescriptor = QuantizeDescriptorOf<PerToken>;
 using QuantizePerGroupDescriptor = QuantizeDescriptorOf<PerGroup>;
+using QuantizePerBlockDescriptor = QuantizeDescriptorOf<PerBlock>;
 
 template <class In, class Out>
 using QuantizePerTensorArgs = QuantizeArgs<In, Out>;
@@ -87,6 +97,8 @@ template <class In, class Out>
 using QuantizePerTokenArgs = QuantizeArgs<In, Out>;
 template <class In, class Out>
 using QuantizePerGroupArgs = QuantizeArgs<In, Out>;
+template <class In, class Out>
+using QuantizePerBlockArgs = QuantizeArgs<In, Out>;
 
 template <class In, class Out>
 using QuantizePerTensorPlan = QuantizePlanOf<In, Out, PerTensor>;
@@ -96,6 +108,8 @@ template <class In, class Out>
 using QuantizePerTokenPlan = QuantizePlanOf<In, Out, PerToken>;
 template <class In, class Out>
 using QuantizePerGroupPlan = QuantizePlanOf<In, Out, PerGroup>;
+template <class In, class Out>
+using QuantizePerBlockPlan = QuantizePlanOf<In, Out, PerBlock>;
 
 template <class In, class Out>
 using QuantizePerTensorBackwardPlan = QuantizeBackwardPlanOf<In, Out, PerTensor>;
@@ -105,5 +119,7 @@ template <class In, class Out>
 using QuantizePerTokenBackwardPlan = QuantizeBackwardPlanOf<In, Out, PerToken>;
 template <class In, class Out>
 using QuantizePerGroupBackwardPlan = QuantizeBackwardPlanOf<In, Out, PerGroup>;
+template <class In, class Out>
+using QuantizePerBlockBackwardPlan = QuantizeBackwardPlanOf<In, Out, PerBlock>;
 
 }  // namespace kvant

@@ -118,8 +118,9 @@ constexpr const ArchInfo& info(ArchSku arch) { return kArchs[static_cast<std::si
 constexpr std::string_view name(ArchSku arch) { return info(arch).name; }
 
 enum class LayoutKind : std::uint8_t { row_major };
-// dequantize_bias: integer sums times scales, plus a bias. bias: sums, plus a bias.
-enum class EpilogueKind : std::uint8_t { none, dequantize_bias, bias };
+// dequantize_bias: integer sums times scales, plus a bias. bias: sums, plus a bias. requantize_bias: integer sums times
+// scales, plus a bias, in steps of an output scale, rounded to codes.
+enum class EpilogueKind : std::uint8_t { none, dequantize_bias, bias, requantize_bias };
 
 enum class MathPrecision : std::uint8_t { f32, f64 };
 // exact_integer: sums of products that never saturate, wrap or round. f32_chain: fused multiply-adds in f32, one after

@@ -1,8 +1,8 @@
 // Views: where the elements of a tensor are, and its shape. A view owns nothing.
 //
 // Data is row-major. A row is the last dimension. `row_stride` is the distance between the starts of two
-// neighbouring rows in elements; 0 means dense (rows follow each other without a gap; packed 4-bit rows
-// are rounded up to whole bytes). A stride must be at least the row's length and, for packed types, even.
+// neighbouring rows in elements; 0 means dense (rows follow each other without a gap; packed rows are rounded up to
+// whole bytes). A stride must be at least the row's length and, for packed types, a multiple of the elements in a byte.
 // Pointers need no alignment.
 //
 //   std::vector<float> x(64 * 128);
@@ -132,6 +132,29 @@ class Parameter : public AnyParameter {
   Parameter() : AnyParameter(TensorRef<T>()) {}
   Parameter(T value) : AnyParameter(value) {}                      // NOLINT: a number is a parameter
   Parameter(const TensorRef<T>& tensor) : AnyParameter(tensor) {}  // NOLINT: and so is a tensor
+};
+
+// A scale: one number or a tensor of the compute type C, or a tensor of scales as checkpoints store them. e4m3 goes
+// with a global scale.
+template <class C>
+class ScaleParameter : public AnyParameter {
+ public:
+  ScaleParameter() : AnyParameter(TensorRef<C>()) {}
+  ScaleParameter(C value) : AnyParameter(value) {}                               // NOLINT: a number is a parameter
+  ScaleParameter(const TensorRef<C>& tensor) : AnyParameter(tensor) {}           // NOLINT: and so are tensors
+  ScaleParameter(const TensorRef<Half>& tensor) : AnyParameter(tensor) {}        // NOLINT
+  ScaleParameter(const TensorRef<BFloat16>& tensor) : AnyParameter(tensor) {}    // NOLINT
+  ScaleParameter(const TensorRef<Float8E8M0>& tensor) : AnyParameter(tensor) {}  // NOLINT
+  ScaleParameter(const TensorRef<Float8E4M3>& tensor) : AnyParameter(tensor) {}  // NOLINT
+};
+
+// Where scales are written: in the compute type C, or as checkpoints store them.
+template <class C>
+struct ScaleMut : AnyMut {
+  ScaleMut() : AnyMut{nullptr, kind_of<C>, {}, 0} {}
+  ScaleMut(C* elements, const Shape& sizes, std::int64_t stride = 0) : AnyMut{elements, kind_of<C>, sizes, stride} {}
+  template <class T>
+  ScaleMut(const TensorMut<T>& tensor) : AnyMut(tensor) {}  // NOLINT
 };
 
 }  // namespace kvant

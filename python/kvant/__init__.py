@@ -29,10 +29,11 @@ except ImportError as error:
     raise
 
 from . import plan
-from ._kvant import Observer, PackedInt4, PackedWeight, get_num_threads, info, set_num_threads
+from ._kvant import Observer, PackedArray, PackedWeight, get_num_threads, info, set_num_threads
 from .dynamic_range import dynamic_range_quantize
 from .elementwise import (
     dequantize_backward,
+    dequantize_per_block,
     dequantize_per_channel,
     dequantize_per_group,
     dequantize_per_tensor,
@@ -40,6 +41,7 @@ from .elementwise import (
     fake_quantize,
     fake_quantize_backward,
     quantize_backward,
+    quantize_per_block,
     quantize_per_channel,
     quantize_per_group,
     quantize_per_tensor,
@@ -52,10 +54,11 @@ __version__: str = _kvant.version
 
 __all__ = [
     "Observer",
-    "PackedInt4",
+    "PackedArray",
     "PackedWeight",
     "apply_smoothing",
     "dequantize_backward",
+    "dequantize_per_block",
     "dequantize_per_channel",
     "dequantize_per_group",
     "dequantize_per_tensor",
@@ -67,6 +70,7 @@ __all__ = [
     "info",
     "plan",
     "quantize_backward",
+    "quantize_per_block",
     "quantize_per_channel",
     "quantize_per_group",
     "quantize_per_tensor",

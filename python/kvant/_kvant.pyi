@@ -26,39 +26,46 @@ __all__ = [
 version: str
 code_ranges: Dict[str, Tuple[int, int]]
 
+def code_dtype(dtype: Any, /) -> str: ...
 def set_num_threads(threads: int) -> None: ...
 def get_num_threads() -> int: ...
 def info() -> Dict[str, Any]: ...
 def quantize(
     x: Any, scale: Any, zero_point: Any, scope: str, axis: Optional[int], group_size: Optional[int],
-    dtype: Any, q_min: Optional[int], q_max: Optional[int], numerics: str, out: Any, /,
+    block_size: Optional[Sequence[int]], dtype: Any, q_min: Optional[int], q_max: Optional[int], numerics: str,
+    saturate: bool, global_scale: Any, out: Any, /,
 ) -> Any: ...
 def dequantize(
     q: Any, scale: Any, zero_point: Any, scope: str, axis: Optional[int], group_size: Optional[int],
-    dtype: Any, out: Any, /,
+    block_size: Optional[Sequence[int]], dtype: Any, global_scale: Any, out: Any, /,
 ) -> Any: ...
 def fake_quantize(
     x: Any, scale: Any, zero_point: Any, scope: Optional[str], axis: Optional[int], group_size: Optional[int],
-    q_min: int, q_max: int, numerics: str, out: Any, /,
+    block_size: Optional[Sequence[int]], q_min: Optional[int], q_max: Optional[int], grid: Any, numerics: str,
+    saturate: bool, global_scale: Any, out: Any, /,
 ) -> Any: ...
 def quantize_backward(
     dy: Any, x: Any, scale: Any, zero_point: Any, scope: Optional[str], axis: Optional[int],
-    group_size: Optional[int], q_min: int, q_max: int, numerics: str, out: Any, /,
+    group_size: Optional[int], block_size: Optional[Sequence[int]], q_min: Optional[int], q_max: Optional[int],
+    grid: Any, numerics: str, global_scale: Any, out: Any, /,
 ) -> Any: ...
 def fake_quantize_backward(
     dy: Any, x: Any, scale: Any, zero_point: Any, scope: Optional[str], axis: Optional[int],
-    group_size: Optional[int], q_min: int, q_max: int, numerics: str, out: Any, /,
+    group_size: Optional[int], block_size: Optional[Sequence[int]], q_min: Optional[int], q_max: Optional[int],
+    grid: Any, numerics: str, global_scale: Any, out: Any, /,
 ) -> Any: ...
 def dequantize_backward(
-    dy: Any, scale: Any, scope: Optional[str], axis: Optional[int], group_size: Optional[int], out: Any, /,
+    dy: Any, scale: Any, scope: Optional[str], axis: Optional[int], group_size: Optional[int],
+    block_size: Optional[Sequence[int]], global_scale: Any, out: Any, /,
 ) -> Any: ...
 def dynamic_range_quantize(
-    x: Any, mode: str, scope: str, axis: Optional[int], group_size: Optional[int], dtype: Any,
-    q_min: Optional[int], q_max: Optional[int], include_zero: bool, numerics: str, out: Any, /,
-) -> Tuple[Any, Any, Any]: ...
+    x: Any, mode: str, scope: str, axis: Optional[int], group_size: Optional[int],
+    block_size: Optional[Sequence[int]], dtype: Any, q_min: Optional[int], q_max: Optional[int], include_zero: bool,
+    numerics: str, scale_dtype: Any, mx_rule: str, global_scale: Any, out: Any, /,
+) -> Tuple[Any, ...]: ...
 def w8a8_linear(
     act_q: Any, act_scale: Any, act_zero_point: Any, weight: Any, weight_scale: Any, weight_zero_point: Any,
-    bias: Any, dtype: Any, out: Any, /,
+    bias: Any, dtype: Any, out: Any, output_scale: Optional[float], output_zero_point: int, /,
 ) -> Any: ...
 def smoothquant_linear(
     act_q: Any, act_scale: float, act_zero_point: int, weight: Any, weight_scale: Any, weight_zero_point: Any,
@@ -72,16 +79,17 @@ def smooth_scales(act_absmax: Any, weights: Any, alpha: float, out: Any, /) -> A
 def apply_smoothing(scales: Any, norm_weight: Any, norm_bias: Any, weights: Any, /) -> None: ...
 
 @final
-class PackedInt4:
-    def __init__(self, packed: npt.NDArray[np.uint8], shape: Sequence[int], signed: bool = True) -> None: ...
+class PackedArray:
+    def __init__(self, packed: npt.NDArray[np.uint8], shape: Sequence[int], dtype: Any = "int4") -> None: ...
     @staticmethod
-    def from_array(a: Any, signed: bool = True) -> PackedInt4: ...
+    def from_array(a: Any, dtype: Any = "int4") -> PackedArray: ...
+    def unpack(self) -> npt.NDArray[Any]: ...
     @property
     def packed(self) -> npt.NDArray[np.uint8]: ...
     @property
     def shape(self) -> Tuple[int, ...]: ...
     @property
-    def signed(self) -> bool: ...
+    def dtype(self) -> str: ...
     @property
     def ndim(self) -> int: ...
     @property
@@ -90,8 +98,8 @@ class PackedInt4:
     def nbytes(self) -> int: ...
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> npt.NDArray[Any]: ...
     def __len__(self) -> int: ...
-    def __copy__(self) -> PackedInt4: ...
-    def __deepcopy__(self, memo: Dict[int, Any], /) -> PackedInt4: ...
+    def __copy__(self) -> PackedArray: ...
+    def __deepcopy__(self, memo: Dict[int, Any], /) -> PackedArray: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
@@ -191,13 +199,15 @@ class QuantizePlan(_Plan):
     @staticmethod
     def select(
         shape: Union[int, Sequence[int]], *, input: Any = "float32", output: Any = "int8", scope: Optional[str] = None,
-        axis: Optional[int] = None, group_size: Optional[int] = None, q_min: Optional[int] = None,
-        q_max: Optional[int] = None, numerics: str = "exact", isa: Optional[str] = None,
+        axis: Optional[int] = None, group_size: Optional[int] = None,
+        block_size: Optional[Sequence[int]] = None, q_min: Optional[int] = None,
+        q_max: Optional[int] = None, saturate: bool = True, numerics: str = "exact", isa: Optional[str] = None,
         stream: Optional[Stream] = None,
     ) -> QuantizePlan: ...
-    def can_implement(self, *, input: Any, output: Any, scale: Any, zero_point: Any = 0) -> Status: ...
+    def can_implement(self, *, input: Any, output: Any, scale: Any, zero_point: Any = 0, global_scale: Any = None) -> Status: ...
     def run(
-        self, *, input: Any, output: Any, scale: Any, zero_point: Any = 0, stream: Optional[Stream] = None
+        self, *, input: Any, output: Any, scale: Any, zero_point: Any = 0, global_scale: Any = None,
+        stream: Optional[Stream] = None,
     ) -> None: ...
 
 @final
@@ -205,12 +215,14 @@ class DequantizePlan(_Plan):
     @staticmethod
     def select(
         shape: Union[int, Sequence[int]], *, input: Any = "int8", output: Any = "float32", scope: Optional[str] = None,
-        axis: Optional[int] = None, group_size: Optional[int] = None, isa: Optional[str] = None,
+        axis: Optional[int] = None, group_size: Optional[int] = None,
+        block_size: Optional[Sequence[int]] = None, isa: Optional[str] = None,
         stream: Optional[Stream] = None,
     ) -> DequantizePlan: ...
-    def can_implement(self, *, input: Any, output: Any, scale: Any, zero_point: Any = 0) -> Status: ...
+    def can_implement(self, *, input: Any, output: Any, scale: Any, zero_point: Any = 0, global_scale: Any = None) -> Status: ...
     def run(
-        self, *, input: Any, output: Any, scale: Any, zero_point: Any = 0, stream: Optional[Stream] = None
+        self, *, input: Any, output: Any, scale: Any, zero_point: Any = 0, global_scale: Any = None,
+        stream: Optional[Stream] = None,
     ) -> None: ...
 
 @final
@@ -218,12 +230,14 @@ class FakeQuantizePlan(_Plan):
     @staticmethod
     def select(
         shape: Union[int, Sequence[int]], *, element: Any = "float32", scope: Optional[str] = None, axis: Optional[int] = None,
-        group_size: Optional[int] = None, q_min: int = -128, q_max: int = 127, numerics: str = "exact",
-        isa: Optional[str] = None, stream: Optional[Stream] = None,
+        group_size: Optional[int] = None, block_size: Optional[Sequence[int]] = None, q_min: Optional[int] = None,
+        q_max: Optional[int] = None, grid: Any = None,
+        saturate: bool = True, numerics: str = "exact", isa: Optional[str] = None, stream: Optional[Stream] = None,
     ) -> FakeQuantizePlan: ...
-    def can_implement(self, *, input: Any, output: Any, scale: Any, zero_point: Any = 0) -> Status: ...
+    def can_implement(self, *, input: Any, output: Any, scale: Any, zero_point: Any = 0, global_scale: Any = None) -> Status: ...
     def run(
-        self, *, input: Any, output: Any, scale: Any, zero_point: Any = 0, stream: Optional[Stream] = None
+        self, *, input: Any, output: Any, scale: Any, zero_point: Any = 0, global_scale: Any = None,
+        stream: Optional[Stream] = None,
     ) -> None: ...
 
 @final
@@ -231,16 +245,18 @@ class QuantizeBackwardPlan(_Plan):
     @staticmethod
     def select(
         shape: Union[int, Sequence[int]], *, input: Any = "float32", output: Any = "int8", scope: Optional[str] = None,
-        axis: Optional[int] = None, group_size: Optional[int] = None, q_min: Optional[int] = None,
-        q_max: Optional[int] = None, numerics: str = "exact", isa: Optional[str] = None,
+        axis: Optional[int] = None, group_size: Optional[int] = None,
+        block_size: Optional[Sequence[int]] = None, q_min: Optional[int] = None,
+        q_max: Optional[int] = None, saturate: bool = True, numerics: str = "exact", isa: Optional[str] = None,
         stream: Optional[Stream] = None,
     ) -> QuantizeBackwardPlan: ...
     def can_implement(
-        self, *, grad_output: Any, input: Any, grad_input: Any, scale: Any, zero_point: Any = 0
+        self, *, grad_output: Any, input: Any, grad_input: Any, scale: Any, zero_point: Any = 0,
+        global_scale: Any = None,
     ) -> Status: ...
     def run(
         self, *, grad_output: Any, input: Any, grad_input: Any, scale: Any, zero_point: Any = 0,
-        stream: Optional[Stream] = None,
+        global_scale: Any = None, stream: Optional[Stream] = None,
     ) -> None: ...
 
 @final
@@ -248,15 +264,17 @@ class FakeQuantizeBackwardPlan(_Plan):
     @staticmethod
     def select(
         shape: Union[int, Sequence[int]], *, element: Any = "float32", scope: Optional[str] = None, axis: Optional[int] = None,
-        group_size: Optional[int] = None, q_min: int = -128, q_max: int = 127, numerics: str = "exact",
-        isa: Optional[str] = None, stream: Optional[Stream] = None,
+        group_size: Optional[int] = None, block_size: Optional[Sequence[int]] = None, q_min: Optional[int] = None,
+        q_max: Optional[int] = None, grid: Any = None,
+        saturate: bool = True, numerics: str = "exact", isa: Optional[str] = None, stream: Optional[Stream] = None,
     ) -> FakeQuantizeBackwardPlan: ...
     def can_implement(
-        self, *, grad_output: Any, input: Any, grad_input: Any, scale: Any, zero_point: Any = 0
+        self, *, grad_output: Any, input: Any, grad_input: Any, scale: Any, zero_point: Any = 0,
+        global_scale: Any = None,
     ) -> Status: ...
     def run(
         self, *, grad_output: Any, input: Any, grad_input: Any, scale: Any, zero_point: Any = 0,
-        stream: Optional[Stream] = None,
+        global_scale: Any = None, stream: Optional[Stream] = None,
     ) -> None: ...
 
 @final
@@ -264,18 +282,23 @@ class DequantizeBackwardPlan(_Plan):
     @staticmethod
     def select(
         shape: Union[int, Sequence[int]], *, input: Any = "int8", output: Any = "float32", scope: Optional[str] = None,
-        axis: Optional[int] = None, group_size: Optional[int] = None, isa: Optional[str] = None,
+        axis: Optional[int] = None, group_size: Optional[int] = None,
+        block_size: Optional[Sequence[int]] = None, isa: Optional[str] = None,
         stream: Optional[Stream] = None,
     ) -> DequantizeBackwardPlan: ...
-    def can_implement(self, *, grad_output: Any, grad_input: Any, scale: Any) -> Status: ...
-    def run(self, *, grad_output: Any, grad_input: Any, scale: Any, stream: Optional[Stream] = None) -> None: ...
+    def can_implement(self, *, grad_output: Any, grad_input: Any, scale: Any, global_scale: Any = None) -> Status: ...
+    def run(
+        self, *, grad_output: Any, grad_input: Any, scale: Any, global_scale: Any = None,
+        stream: Optional[Stream] = None,
+    ) -> None: ...
 
 @final
 class RangePlan(_Plan):
     @staticmethod
     def select(
         shape: Union[int, Sequence[int]], *, input: Any = "float32", scope: Optional[str] = None, axis: Optional[int] = None,
-        group_size: Optional[int] = None, accumulate: bool = False, isa: Optional[str] = None,
+        group_size: Optional[int] = None, block_size: Optional[Sequence[int]] = None,
+        accumulate: bool = False, isa: Optional[str] = None,
         stream: Optional[Stream] = None,
     ) -> RangePlan: ...
     def can_implement(
@@ -292,12 +315,18 @@ class DynamicRangeQuantizePlan(_Plan):
     def select(
         shape: Union[int, Sequence[int]], *, input: Any = "float32", output: Any = "int8", mode: str = "symmetric",
         scope: str = "token", axis: Optional[int] = None, group_size: Optional[int] = None,
-        include_zero: bool = False, q_min: Optional[int] = None, q_max: Optional[int] = None,
-        numerics: str = "exact", isa: Optional[str] = None, stream: Optional[Stream] = None,
+        block_size: Optional[Sequence[int]] = None,
+        include_zero: bool = False, q_min: Optional[int] = None, q_max: Optional[int] = None, scale_dtype: Any = None,
+        mx_rule: str = "floor", finds_global_scale: bool = False, numerics: str = "exact", isa: Optional[str] = None,
+        stream: Optional[Stream] = None,
     ) -> DynamicRangeQuantizePlan: ...
-    def can_implement(self, *, input: Any, output: Any, scale_out: Any, zero_point_out: Any = None) -> Status: ...
+    def can_implement(
+        self, *, input: Any, output: Any, scale_out: Any, zero_point_out: Any = None, global_scale: Any = None,
+        global_scale_out: Any = None,
+    ) -> Status: ...
     def run(
-        self, *, input: Any, output: Any, scale_out: Any, zero_point_out: Any = None, workspace: Any = None,
+        self, *, input: Any, output: Any, scale_out: Any, zero_point_out: Any = None, global_scale: Any = None,
+        global_scale_out: Any = None, workspace: Any = None,
         stream: Optional[Stream] = None,
     ) -> None: ...
 
@@ -310,12 +339,13 @@ class W8A8LinearPlan(_Plan):
     ) -> W8A8LinearPlan: ...
     def can_implement(
         self, *, activation: Any, act_scale: Any, weight: Any, weight_scale: Any, output: Any,
-        act_zero_point: Any = 0, weight_zero_point: Any = 0, bias: Any = None,
+        act_zero_point: Any = 0, weight_zero_point: Any = 0, bias: Any = None, output_scale: Optional[float] = None,
+        output_zero_point: int = 0,
     ) -> Status: ...
     def run(
         self, *, activation: Any, act_scale: Any, weight: Any, weight_scale: Any, output: Any,
-        act_zero_point: Any = 0, weight_zero_point: Any = 0, bias: Any = None, workspace: Any = None,
-        stream: Optional[Stream] = None,
+        act_zero_point: Any = 0, weight_zero_point: Any = 0, bias: Any = None, output_scale: Optional[float] = None,
+        output_zero_point: int = 0, workspace: Any = None, stream: Optional[Stream] = None,
     ) -> None: ...
 
 @final

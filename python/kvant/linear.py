@@ -9,6 +9,11 @@ any number of threads and any instruction set, and for packed and plain weights.
 
 Activations are ``[..., K]``, weights ``[N, K]``, results ``[..., N]``. ``weight_scale``: a number, ``[N]``, or
 ``[N, 1]`` as in checkpoints. ``bias``: None or ``[N]``; it is converted unless it is float32 or has the result's type.
+
+``w8a8_linear`` can also write int8 or uint8 codes with a scale and a zero point of their own, as ONNX's QLinearMatMul
+does: ``clamp(rne(sum * (act_scale * weight_scale / output_scale) + bias / output_scale) + output_zero_point)``. The
+factor is float32, the rest float64, and there is one rounding to the nearest integer, ties to even.
+
 A weight that is used more than once should be a PackedWeight, because a plain one is rearranged in every call.
 """
 
@@ -35,22 +40,29 @@ def w8a8_linear(
     act_zero_point: Any = 0,
     weight_zero_point: Any = 0,
     dtype: Any = "float32",
+    output_scale: Optional[float] = None,
+    output_zero_point: int = 0,
     out: Any = None,
 ) -> Any:
     """A linear layer on codes: the activation is already quantized, with one scale per token or one for all.
 
-    act_q: int8 or uint8 ``[..., K]`` (or PackedInt4); act_scale and act_zero_point: a number, or one for each row.
-    weight_q: int8 or uint8 ``[N, K]``, a PackedInt4 or a PackedWeight. dtype: of the result.
+    act_q: int8 or uint8 ``[..., K]`` (or a PackedArray); act_scale and act_zero_point: a number, or one for each row.
+    weight_q: int8 or uint8 ``[N, K]``, a PackedArray or a PackedWeight. dtype: of the result, floating point or
+    ``"int8"`` or ``"uint8"``. Those two need output_scale, a number, and may have output_zero_point, a code; the bias
+    is a number then, not a code.
 
     >>> import numpy as np
     >>> a = np.array([[1, 2, 3]], np.int8)
     >>> w = np.array([[1, 1, 1], [-128, 0, 127]], np.int8)
     >>> w8a8_linear(a, 0.5, w, [1.0, 0.25], np.array([10.0, 0.0], np.float32))
     array([[13.   , 31.625]], dtype=float32)
+    >>> w8a8_linear(a, 0.5, w, [1.0, 0.25], dtype="uint8", output_scale=0.25, output_zero_point=100)
+    array([[112, 226]], dtype=uint8)
     """
     return _w8a8_linear(
-        act_q, act_scale, act_zero_point, weight_q, weight_scale, weight_zero_point, bias, dtype, out
-    )
+        act_q, act_scale, act_zero_point, weight_q, weight_scale, weight_zero_point, bias, dtype, out, output_scale,
+        output_zero_point,
+    )  # fmt: skip
 
 
 def smoothquant_linear(

@@ -19,8 +19,9 @@ Every plan has
 ``run(...)``
     checks again, then runs with the GIL released. If a check fails, it raises and writes nothing.
 
-Buffers are never converted or copied. The dtype must be the plan's; scales are float32 (float64 for float64 data) and
-zero points int32. Arrays must be in C order, where gaps between rows are allowed. Scales and zero points may be numbers
+Buffers are never converted or copied. The dtype must be the plan's; scales are float32 (float64 for float64 data), or
+for the element-wise plans arrays of float16, bfloat16, float8_e8m0 or, with global_scale, float8_e4m3. Zero points are
+int32. Arrays must be in C order, where gaps between rows are allowed. Scales and zero points may be numbers
 where the formula has one for all elements.
 
 ``select`` takes ``isa`` ("scalar" or "avx2"; an instruction set that this machine lacks is an error, never a fallback)

@@ -1,8 +1,8 @@
 // Arrays from Python as views for plans, and results as arrays for Python.
 //
-// Whatever comes in (numpy's array, a DLPack capsule of torch's or another library's, a PackedInt4, a list) becomes a
-// numpy array around the same memory, so that one path reads them all. numpy has no bfloat16: uint16 stands for it,
-// and so does the type that ml_dtypes registers.
+// Whatever comes in (numpy's array, a DLPack capsule of torch's or another library's, a PackedArray, a list) becomes a
+// numpy array around the same memory, so that one path reads them all. numpy has no bfloat16: uint16 stands for it
+// among floats, and so does the type that ml_dtypes registers.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -12,36 +12,35 @@
 #include <optional>
 #include <string>
 
+#include "dtypes.h"
 #include "kvant/element.h"
 #include "kvant/tensor.h"
 #include "names.h"
 
 namespace kvant::python {
 
-// What results are made for: the library that the argument came from.
-enum class Flavor : std::uint8_t {
-  numpy,
-  ml_dtypes,  // numpy with ml_dtypes' bfloat16
-  torch,
-};
+inline constexpr int kMaxDimensions = 64;  // of numpy 2
 
 // Nothing. The default of py::array is an array of no elements, which takes numpy 100 ns to make.
 inline py::array no_array() { return py::reinterpret_steal<py::array>(py::handle()); }
 
 struct Array {
-  py::array elements = no_array();  // of a PackedInt4: its bytes
+  py::array elements = no_array();  // of a PackedArray: its bytes
   std::optional<ElementKind> kind;  // nothing: a dtype that kvant has no element for
   Shape shape;                      // in elements
   Flavor flavor = Flavor::numpy;
   bool native = true;          // byte order
   bool writable = false;       // by what its owner says
   bool only_bfloat16 = false;  // numpy's uint16 stands for bfloat16 and nothing else
+  bool packed_here = false;    // from ml_dtypes' elements of less than eight bits, which take a byte each
 
   AnyRef view(std::int64_t row_stride) const { return {elements.data(), *kind, shape, row_stride}; }
 };
 
-// Refuses what is no array, or is not in the memory of the CPU.
-Array array_of(py::handle object, const char* argument);
+// Refuses what is no array, or is not in the memory of the CPU. numpy's uint16 is bf16, or u16 where that is wanted.
+Array array_of(py::handle object, const char* argument, ElementKind wanted = ElementKind::bf16);
+// What its owner calls the elements, for a sentence.
+std::string dtype_text(const Array& array);
 
 // What arguments may be made of.
 enum class Elements : std::uint8_t { floats, codes, bytes };  // bytes: s8 and u8 only
@@ -65,6 +64,7 @@ struct Output {
   // The object that is returned; call it when it has been written to.
   py::object finish();
 };
+// What the library of that flavor has no dtype for comes in a PackedArray, and what is packed does so always.
 Output new_output(ElementKind kind, const Shape& shape, Flavor flavor);
 // Refuses another shape or dtype, what cannot be written to, and what would need a copy.
 Output given_output(py::handle object, const char* argument, ElementKind kind, const Shape& shape);
@@ -72,14 +72,13 @@ Output given_output(py::handle object, const char* argument, ElementKind kind, c
 Output output(py::handle object, const char* argument, ElementKind kind, const Shape& shape, Flavor flavor);
 // As a plan takes it: its shape and kind are left to the plan to judge. None: no buffer, unless it is `required`.
 enum class Presence : std::uint8_t { required, optional };
-Output plan_output(py::handle object, const char* argument, Presence presence = Presence::optional);
-Input plan_input(py::handle object, const char* argument);
+Output plan_output(py::handle object, const char* argument, Presence presence = Presence::optional,
+                   ElementKind wanted = ElementKind::bf16);
+Input plan_input(py::handle object, const char* argument, ElementKind wanted = ElementKind::bf16);
 
 // The distance between rows in elements, 0 if there are no gaps; nothing if rows are not what the memory holds.
 std::optional<std::int64_t> row_stride(const py::array& elements, bool packed_bytes = false);
 
-py::dtype numpy_dtype(ElementKind kind, Flavor flavor = Flavor::numpy);
-bool is_ml_bfloat16(const py::dtype& dtype);
 Shape shape_of(const py::array& array);
 py::tuple tuple_of(const Shape& shape);
 // A Python sequence of sizes.

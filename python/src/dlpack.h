@@ -7,7 +7,18 @@
 namespace kvant::python::dlpack {
 
 enum DeviceType : std::int32_t { kCpu = 1, kCuda = 2, kCudaHost = 3, kRocm = 10, kRocmHost = 11, kCudaManaged = 13 };
-enum TypeCode : std::uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kBool = 6 };
+// Those from 7 on came with version 1.1.
+enum TypeCode : std::uint8_t {
+  kInt = 0,
+  kUInt = 1,
+  kFloat = 2,
+  kBfloat = 4,
+  kBool = 6,
+  kFloat8E4M3Fn = 10,
+  kFloat8E5M2 = 12,
+  kFloat8E8M0Fnu = 14,
+  kFloat4E2M1Fn = 17
+};
 
 struct Device {
   std::int32_t type;

@@ -2,6 +2,7 @@
 // to codes, back, or stays in floats, and whether they are the backward pass.
 #include <array>
 #include <cstdint>
+#include <type_traits>
 
 #include "array.h"
 #include "functions.h"
@@ -15,24 +16,27 @@ namespace {
 constexpr bool is_backward(QuantizeKind op) { return elementwise_operator(op).backward_of.has_value(); }
 
 constexpr std::array kScope = {Parameter{"scope", nullptr}, Parameter{"axis", nullptr},
-                               Parameter{"group_size", nullptr}};
-constexpr std::array kNumerics = {Parameter{"numerics", "exact"}};
+                               Parameter{"group_size", nullptr}, Parameter{"block_size", nullptr}};
+constexpr std::array kRounding = {Parameter{"saturate", true}, Parameter{"numerics", "exact"}};
 
 constexpr auto kFloatsToCodes =
     joined(joined(std::array{Parameter{"shape"}, Parameter{"input", "float32"}, Parameter{"output", "int8"}}, kScope),
-           joined(std::array{Parameter{"q_min", nullptr}, Parameter{"q_max", nullptr}}, kNumerics));
+           joined(std::array{Parameter{"q_min", nullptr}, Parameter{"q_max", nullptr}}, kRounding));
 constexpr auto kCodesToFloats =
     joined(std::array{Parameter{"shape"}, Parameter{"input", "int8"}, Parameter{"output", "float32"}}, kScope);
 constexpr auto kFloatsToFloats =
     joined(joined(std::array{Parameter{"shape"}, Parameter{"element", "float32"}}, kScope),
-           joined(std::array{Parameter{"q_min", -128}, Parameter{"q_max", 127}}, kNumerics));
+           joined(std::array{Parameter{"q_min", nullptr}, Parameter{"q_max", nullptr}, Parameter{"grid", nullptr}},
+                  kRounding));
 
 constexpr std::array kForward = {Parameter{"input"}, Parameter{"output"}, Parameter{"scale"},
-                                 Parameter{"zero_point", 0}};
-constexpr std::array kBackward = {Parameter{"grad_output"}, Parameter{"input"}, Parameter{"grad_input"},
-                                  Parameter{"scale"}, Parameter{"zero_point", 0}};
+                                 Parameter{"zero_point", 0}, Parameter{"global_scale", nullptr}};
+constexpr std::array kBackward = {Parameter{"grad_output"},   Parameter{"input"},
+                                  Parameter{"grad_input"},    Parameter{"scale"},
+                                  Parameter{"zero_point", 0}, Parameter{"global_scale", nullptr}};
 // dequantize is linear in the codes: its gradient asks neither for them nor for the zero point.
-constexpr std::array kBackwardOfLinear = {Parameter{"grad_output"}, Parameter{"grad_input"}, Parameter{"scale"}};
+constexpr std::array kBackwardOfLinear = {Parameter{"grad_output"}, Parameter{"grad_input"}, Parameter{"scale"},
+                                          Parameter{"global_scale", nullptr}};
 
 template <Signature kSignature>
 constexpr auto select_parameters() {
@@ -66,7 +70,7 @@ constexpr auto output_name() {
 struct ElementwiseBuffers {
   void written() { output.finish(); }
   detail::ElementwiseOperands operands() const {
-    return {&input.view, &grad_output.view, &output.view, &scales.value, &zero_points.value};
+    return {&input.view, &grad_output.view, &output.view, &scales.value, &zero_points.value, &global_scale.value};
   }
 
   Input input;
@@ -74,6 +78,7 @@ struct ElementwiseBuffers {
   Output output;
   ParameterInput scales;
   ParameterInput zero_points;
+  ParameterInput global_scale;
 };
 
 template <QuantizeKind kOp>
@@ -99,18 +104,23 @@ struct Definition {
       made.input = made.output = float_kind(arguments["element"_name], "element").kind;
     }
     made.shape = shape_from(arguments["shape"_name], "shape");
-    made.granularity = granularity_of(arguments["scope"_name], arguments["axis"_name], arguments["group_size"_name]);
+    made.granularity = granularity_in(arguments);
     made.q_min = optional_integer32(arguments.or_none("q_min"_name), "q_min");
     made.q_max = optional_integer32(arguments.or_none("q_max"_name), "q_max");
+    made.grid = grid_kind(arguments.or_none("grid"_name));
+    if constexpr (std::remove_cvref_t<decltype(arguments)>::has("saturate"_name))
+      made.saturate = arguments["saturate"_name];
     return made;
   }
 
   static Buffers buffers(const Descriptor& descriptor, const auto& arguments) {
-    return {plan_input(arguments.or_none("input"_name), "input"),
+    const ElementKind written = is_backward(kOp) ? descriptor.input : descriptor.output;
+    return {plan_input(arguments.or_none("input"_name), "input", descriptor.input),
             plan_input(arguments.or_none("grad_output"_name), "grad_output"),
-            plan_output(arguments[kOutput], kOutput.kText, Presence::required),
+            plan_output(arguments[kOutput], kOutput.kText, Presence::required, written),
             plan_scale(arguments["scale"_name], "scale", scale_kind_of(descriptor)),
-            plan_zero_point(arguments.or_none("zero_point"_name), "zero_point")};
+            plan_zero_point(arguments.or_none("zero_point"_name), "zero_point"),
+            plan_global_scale(arguments["global_scale"_name])};
   }
 
   static std::int64_t work(const Descriptor& descriptor) { return element_count(descriptor.shape); }

@@ -20,11 +20,12 @@ std::vector<std::string> dtype_names(std::span<const Dtype> dtypes) {
   return names;
 }
 
-// The limits of every code type by its name.
+// The limits of every integer code type by its name.
 py::dict code_ranges() {
   py::dict ranges;
   for (const Dtype& dtype : code_dtypes())
-    ranges[py::str(dtype.name.data())] = py::make_tuple(code_range(dtype.kind).min, code_range(dtype.kind).max);
+    if (!has_float_grid(dtype.kind))
+      ranges[py::str(dtype.name.data())] = py::make_tuple(code_range(dtype.kind).min, code_range(dtype.kind).max);
   return ranges;
 }
 
@@ -58,6 +59,9 @@ py::dict info() {
 void register_info(py::module_& module) {
   module.attr("version") = std::string(version());
   module.attr("code_ranges") = code_ranges();
+  module.def(
+      "code_dtype", [](py::handle dtype) { return dtype_name(code_kind(dtype).kind); }, py::arg("dtype"),
+      py::pos_only(), "The name of a code type, however it was given.");
   module.def(
       "info", &info,
       "What this build has and this machine runs, as a dict: version, isa (the instruction set that plans get),\n"

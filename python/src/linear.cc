@@ -73,6 +73,8 @@ struct Call {
   py::handle weight_scale;
   py::handle weight_zero_point;
   py::handle bias;
+  std::optional<float> output_scale = std::nullopt;
+  std::int32_t output_zero_point = 0;
 };
 
 template <class Descriptor>
@@ -81,17 +83,18 @@ py::object run(const Descriptor& descriptor, Numerics numerics, const Call& call
   const Stream stream = current_stream();
   const ParameterInput scales = flat(scale_input(call.weight_scale, "weight_scale", scale_kind(kind), true));
   const ParameterInput zero_points = flat(zero_point_input(call.weight_zero_point, "weight_zero_point"));
-  const Input bias = vector_input(call.bias, "bias", scale_kind(kind), kind);
+  const Input bias = vector_input(call.bias, "bias", scale_kind(kind), is_float(kind) ? kind : scale_kind(kind));
   const auto plan = value_of(AnyLinearPlan::select(stream, descriptor, {.numerics = numerics}));
   Status done;
   {
     const Unlocked unlocked((descriptor.max_rows + descriptor.out_features) * descriptor.in_features);
     const Scratch scratch(plan.workspace_size());
-    done = plan.run(stream, scratch.workspace(),
-                    detail::LinearOperands{call.activation, call.act_scale, call.act_zero_point, call.smooth,
-                                           call.weight.packed == nullptr ? &call.weight.plain.view : nullptr,
-                                           call.weight.packed, &scales.value, &zero_points.value,
-                                           bias.view.data == nullptr ? nullptr : &bias.view, &output.view});
+    done = plan.run(
+        stream, scratch.workspace(),
+        detail::LinearOperands{call.activation, call.act_scale, call.act_zero_point, call.smooth,
+                               call.weight.packed == nullptr ? &call.weight.plain.view : nullptr, call.weight.packed,
+                               &scales.value, &zero_points.value, bias.view.data == nullptr ? nullptr : &bias.view,
+                               &output.view, call.output_scale, call.output_zero_point});
   }
   check(done);
   return output.finish();
@@ -99,10 +102,11 @@ py::object run(const Descriptor& descriptor, Numerics numerics, const Call& call
 
 constexpr auto kLinearOfCodes = names("act_q", "act_scale", "act_zero_point", "weight", "weight_scale",
                                       "weight_zero_point", "bias", "dtype", "out");
-py::object w8a8_linear(const NamedArguments<kLinearOfCodes>& a) {
+constexpr auto kLinearToCodes = joined(kLinearOfCodes, names("output_scale", "output_zero_point"));
+py::object w8a8_linear(const NamedArguments<kLinearToCodes>& a) {
   const Input activation = byte_codes(a["act_q"_name], "act_q");
   const Weight weight = weight_of(a["weight"_name], "weight_q");
-  const NamedKind dtype = float_kind(a["dtype"_name]);
+  const NamedKind dtype = linear_output_kind(a["dtype"_name]);
   const Rows rows = rows_of(activation.view.shape, "act_q", weight.out_features);
   const ParameterInput act_scale = scale_input(a["act_scale"_name], "act_scale", scale_kind(dtype.kind), true);
   const ParameterInput act_zero_point = zero_point_input(a["act_zero_point"_name], "act_zero_point");
@@ -114,7 +118,8 @@ py::object w8a8_linear(const NamedArguments<kLinearOfCodes>& a) {
                                   .output = dtype.kind},
              Numerics::exact,
              {&activation.view, &act_scale.value, &act_zero_point.value, nullptr, weight, a["weight_scale"_name],
-              a["weight_zero_point"_name], a["bias"_name]},
+              a["weight_zero_point"_name], a["bias"_name], optional_number32(a["output_scale"_name], "output_scale"),
+              integer32(a["output_zero_point"_name], "output_zero_point")},
              output(a["out"_name], "out", dtype.kind, rows.output,
                     dtype.ml_dtypes ? Flavor::ml_dtypes : activation.array.flavor));
 }
@@ -169,7 +174,7 @@ py::object quantized_linear(const NamedArguments<kLinearOfFloats>& a) {
 }  // namespace
 
 void register_linear(py::module_& module) {
-  static PyMethodDef methods[] = {function<kLinearOfCodes, w8a8_linear>("w8a8_linear"),
+  static PyMethodDef methods[] = {function<kLinearToCodes, w8a8_linear>("w8a8_linear"),
                                   function<kLinearOfCodes, smoothquant_linear>("smoothquant_linear"),
                                   function<kLinearOfFloats, quantized_linear>("quantized_linear"),
                                   {}};

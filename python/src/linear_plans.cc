@@ -28,7 +28,9 @@ struct LinearBuffers {
             &weight_scale.value,
             &weight_zero_point.value,
             pointer(bias),
-            &output.view};
+            &output.view,
+            output_scale,
+            output_zero_point};
   }
 
   Input activation, smooth;
@@ -38,6 +40,8 @@ struct LinearBuffers {
   Input bias;
   Output output;
   std::optional<ParameterInput> act_scale, act_zero_point;
+  std::optional<float> output_scale = std::nullopt;
+  std::int32_t output_zero_point = 0;
 };
 
 constexpr std::array kFeatures = {Parameter{"max_rows"}, Parameter{"in_features"}, Parameter{"out_features"}};
@@ -54,13 +58,14 @@ struct OperatorOf<QuantizeKind::w8a8_linear> {
   static constexpr auto kActivation = "activation"_name;
   static constexpr auto kSelect = joined(kFeatures, kKinds);
   static constexpr auto kBuffers =
-      joined(std::array{Parameter{"activation"}, Parameter{"act_scale"}, Parameter{"weight"}, Parameter{"weight_scale"},
-                        Parameter{"output"}, Parameter{"act_zero_point", 0}},
-             kWeightZeroPointAndBias);
+      joined(joined(std::array{Parameter{"activation"}, Parameter{"act_scale"}, Parameter{"weight"},
+                               Parameter{"weight_scale"}, Parameter{"output"}, Parameter{"act_zero_point", 0}},
+                    kWeightZeroPointAndBias),
+             std::array{Parameter{"output_scale", nullptr}, Parameter{"output_zero_point", 0}});
 
   static void fill(Descriptor& descriptor, const auto& arguments) {
     descriptor.activation = code_kind(arguments["activation"_name], "activation").kind;
-    descriptor.output = float_kind(arguments["output"_name], "output").kind;
+    descriptor.output = linear_output_kind(arguments["output"_name], "output").kind;
   }
   static ElementKind output(const Descriptor& descriptor) { return *descriptor.output; }
 };
@@ -145,6 +150,10 @@ struct Definition : OperatorOf<kOp> {
     if constexpr (Arguments::has("act_scale"_name)) {
       made.act_scale = plan_scale(arguments["act_scale"_name], "act_scale", scales);
       made.act_zero_point = plan_zero_point(arguments["act_zero_point"_name], "act_zero_point");
+    }
+    if constexpr (Arguments::has("output_scale"_name)) {
+      made.output_scale = optional_number32(arguments["output_scale"_name], "output_scale");
+      made.output_zero_point = integer32(arguments["output_zero_point"_name], "output_zero_point");
     }
     return made;
   }

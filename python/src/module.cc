@@ -5,7 +5,7 @@
 
 #include "array.h"
 #include "functions.h"
-#include "packed_int4.h"
+#include "packed_array.h"
 #include "refusal.h"
 #include "threads.h"
 
@@ -45,11 +45,11 @@ void check_numpy() {
 PYBIND11_MODULE(_kvant, module) {
   using namespace kvant::python;
   check_numpy();
-  numpy_dtype(kvant::ElementKind::f32);  // fills the cache of dtypes here, where no other thread waits for it
+  memory_dtype(kvant::ElementKind::f32);  // fills the cache of dtypes here, where no other thread waits for it
   module.doc() = "The compiled part of kvant; the modules next to it describe its functions.";
   register_refusals();
   register_threads(module);
-  register_packed_int4(module);
+  register_packed_array(module);
   register_packed_weight(module);
   register_elementwise(module);
   register_dynamic_range(module);

@@ -9,28 +9,41 @@
 #include <string_view>
 
 #include "array.h"
+#include "dtypes.h"
 #include "refusal.h"
 
 namespace kvant::python {
 namespace {
 
-// What Python calls the elements; refusals list them in this order.
-template <ElementClass kClass>
+// What Python calls the elements of which `kHolds` is true; refusals list them in this order.
+template <auto kHolds>
 constexpr auto dtypes_of() {
-  constexpr auto kCount = std::ranges::count(kElements, kClass, &ElementInfo::element_class);
+  constexpr auto kCount = std::ranges::count_if(kElements, kHolds, &ElementInfo::kind);
   std::array<Dtype, kCount> dtypes{};
   std::size_t n = 0;
   for (const ElementInfo& element : kElements)
-    if (element.element_class == kClass) dtypes[n++] = {element.kind, element.numpy_name};
+    if (kHolds(element.kind)) dtypes[n++] = {element.kind, element.numpy_name};
   return dtypes;
 }
 
-constexpr auto kFloats = dtypes_of<ElementClass::real>();
-constexpr auto kCodes = dtypes_of<ElementClass::code>();
+constexpr auto kFloats = dtypes_of<is_float>();
+constexpr auto kCodes = dtypes_of<is_code>();
+constexpr auto kLinearOutputs = [] {
+  std::array<Dtype, kFloats.size() + 2> dtypes{};
+  auto next = std::ranges::copy(kFloats, dtypes.begin()).out;
+  for (const ElementKind kind : {ElementKind::s8, ElementKind::u8}) *next++ = {kind, info(kind).numpy_name};
+  return dtypes;
+}();
+constexpr auto kGrids = dtypes_of<has_float_grid>();
+constexpr auto kPacked = dtypes_of<is_foreign_to_numpy>();
+constexpr auto kScales = dtypes_of<[](ElementKind kind) {
+  return is_float(kind) || kind == ElementKind::e4m3 || info(kind).element_class == ElementClass::scale;
+}>();
 constexpr std::array kNumerics = {Numerics::exact, Numerics::reciprocal};
+constexpr std::array kMxRules = {MxRule::floor, MxRule::round_up};
 constexpr std::array kModes = {DynamicRangeMode::symmetric, DynamicRangeMode::asymmetric};
 constexpr std::array kScopes = {GranularityKind::tensor, GranularityKind::channel, GranularityKind::token,
-                                GranularityKind::group};
+                                GranularityKind::group, GranularityKind::block};
 constexpr std::array kObservers = {ObserverKind::min_max, ObserverKind::percentile, ObserverKind::mse};
 constexpr auto kIsas = [] {
   constexpr auto kCount = std::ranges::count(kArchs, BackendKind::cpu, &ArchInfo::backend);
@@ -60,18 +73,35 @@ std::string_view text_of(py::handle object) {
   return {text, static_cast<std::size_t>(size)};
 }
 
+// "a, b or c", each between quotes.
+template <class Values>
+std::string listed(const Values& values, const char* quote) {
+  std::string list;
+  for (const auto& value : values)
+    list += base::text("{}{}{}{}", list.empty() ? "" : (&value == &values.back() ? " or " : ", "), quote, word(value),
+                       quote);
+  return list;
+}
+
 template <class Values>
 [[noreturn]] void refuse_word(py::handle object, const char* argument, const Values& values) {
-  std::string choices;
-  for (const auto& value : values)
-    choices += base::text("{}\"{}\"", choices.empty() ? "" : (&value == &values.back() ? " or " : ", "), word(value));
-  refuse(base::text("{} {} must be {}", argument, printed(object), choices));
+  refuse(base::text("{} {} must be {}", argument, printed(object), listed(values, "\"")));
 }
 
 template <class Values>
 auto find(std::string_view text, const Values& values) -> std::optional<typename Values::value_type> {
   for (const auto& value : values)
     if (word(value) == text) return value;
+  return std::nullopt;
+}
+
+// The same for what a caller writes as a string: "float8_e4m3" is short for "float8_e4m3fn".
+template <class Dtypes>
+std::optional<Dtype> find_spelling(std::string_view text, const Dtypes& dtypes) {
+  for (const Dtype& dtype : dtypes) {
+    for (const std::string_view suffix : {"", "fn", "fnu"})
+      if (dtype.name.ends_with(suffix) && dtype.name.substr(0, dtype.name.size() - suffix.size()) == text) return dtype;
+  }
   return std::nullopt;
 }
 
@@ -84,7 +114,7 @@ auto meaning(py::handle object, const char* argument, const Values& values) {
 
 template <class Dtypes>
 NamedKind kind_of_dtype(py::handle dtype, const char* argument, const Dtypes& dtypes) {
-  if (const auto found = find(text_of(dtype), dtypes)) return {found->kind};
+  if (const auto found = find_spelling(text_of(dtype), dtypes)) return {found->kind};
   if (!PyUnicode_Check(dtype.ptr()) && !dtype.is_none()) {
     // torch.int8 prints as it is written.
     const std::string text = printed(dtype);
@@ -93,11 +123,8 @@ NamedKind kind_of_dtype(py::handle dtype, const char* argument, const Dtypes& dt
       if (const auto found = find(std::string_view(text).substr(kTorch.size()), dtypes)) return {found->kind};
     try {
       const py::dtype named = py::dtype::from_args(py::reinterpret_borrow<py::object>(dtype));
-      if (is_ml_bfloat16(named)) {
-        if (const auto found = find("bfloat16", dtypes)) return {found->kind, true};
-      } else if (const auto found = find(named.attr("name").cast<std::string>(), dtypes)) {
-        return {found->kind};
-      }
+      if (const auto found = find(named.attr("name").cast<std::string>(), dtypes))
+        return {found->kind, ml_dtypes_kind(named).has_value()};
     } catch (py::error_already_set& error) {  // not a dtype at all
       if (!error.matches(PyExc_Exception)) throw;
     }
@@ -111,11 +138,25 @@ const char* dtype_name(ElementKind kind) { return info(kind).numpy_name.data(); 
 
 std::span<const Dtype> float_dtypes() { return kFloats; }
 std::span<const Dtype> code_dtypes() { return kCodes; }
+std::string names_of(std::span<const Dtype> dtypes) { return listed(dtypes, ""); }
 
 NamedKind float_kind(py::handle dtype, const char* argument) { return kind_of_dtype(dtype, argument, kFloats); }
 NamedKind code_kind(py::handle dtype, const char* argument) { return kind_of_dtype(dtype, argument, kCodes); }
+NamedKind linear_output_kind(py::handle dtype, const char* argument) {
+  return kind_of_dtype(dtype, argument, kLinearOutputs);
+}
+ElementKind packed_kind(py::handle dtype) { return kind_of_dtype(dtype, "dtype", kPacked).kind; }
+std::optional<ElementKind> grid_kind(py::handle dtype) {
+  if (dtype.is_none()) return std::nullopt;
+  return kind_of_dtype(dtype, "grid", kGrids).kind;
+}
+std::optional<ElementKind> scale_dtype(py::handle dtype) {
+  if (dtype.is_none()) return std::nullopt;
+  return kind_of_dtype(dtype, "scale_dtype", kScales).kind;
+}
 
 Numerics numerics_of(py::handle text) { return meaning(text, "numerics", kNumerics); }
+MxRule mx_rule_of(py::handle text) { return meaning(text, "mx_rule", kMxRules); }
 DynamicRangeMode mode_of(py::handle text) { return meaning(text, "mode", kModes); }
 ObserverKind observer_kind_of(py::handle text) { return meaning(text, "kind", kObservers); }
 std::optional<ArchSku> isa_of(py::handle text) {
@@ -123,10 +164,13 @@ std::optional<ArchSku> isa_of(py::handle text) {
   return meaning(text, "isa", kIsas);
 }
 
-Granularity granularity_of(py::handle scope, py::handle axis, py::handle group_size) {
+Granularity granularity_of(const ScopeArguments& given) {
+  const auto& [scope, axis, group_size, block_size] = given;
   GranularityKind kind = GranularityKind::tensor;
   if (!scope.is_none()) {
     kind = meaning(scope, "scope", kScopes);
+  } else if (!block_size.is_none()) {
+    kind = GranularityKind::block;
   } else if (!group_size.is_none()) {
     kind = GranularityKind::group;
   } else if (!axis.is_none()) {
@@ -134,19 +178,26 @@ Granularity granularity_of(py::handle scope, py::handle axis, py::handle group_s
   }
   if (kind != GranularityKind::group && !group_size.is_none())
     refuse(base::text("group_size {} belongs to scope \"group\", not to \"{}\"", printed(group_size), name(kind)));
+  if (kind != GranularityKind::block && !block_size.is_none())
+    refuse(base::text("block_size {} belongs to scope \"block\", not to \"{}\"", printed(block_size), name(kind)));
+  if (kind != GranularityKind::channel && kind != GranularityKind::group && !axis.is_none())
+    refuse(base::text("axis {} belongs to scopes \"channel\" and \"group\", not to \"{}\"", printed(axis), name(kind)));
   switch (kind) {
-    case GranularityKind::tensor:
-    case GranularityKind::token:
-      if (!axis.is_none())
-        refuse(base::text("axis {} belongs to scopes \"channel\" and \"group\", not to \"{}\"", printed(axis),
-                          name(kind)));
-      return kind == GranularityKind::tensor ? Granularity::per_tensor() : Granularity::per_token();
+    case GranularityKind::tensor: return Granularity::per_tensor();
+    case GranularityKind::token: return Granularity::per_token();
     case GranularityKind::channel:
       if (axis.is_none()) refuse("scope \"channel\" needs an axis");
       return Granularity::per_channel(integer32(axis, "axis"));
     case GranularityKind::group:
       if (group_size.is_none()) refuse("scope \"group\" needs a group_size");
       return Granularity::per_group(axis.is_none() ? -1 : integer32(axis, "axis"), integer(group_size, "group_size"));
+    case GranularityKind::block: {
+      if (block_size.is_none()) refuse("scope \"block\" needs a block_size");
+      const Shape sides = shape_from(block_size, "block_size");
+      if (sides.rank() != 2)
+        refuse(base::text("block_size {} must be two sizes, rows and columns", printed(block_size)));
+      return Granularity::per_block(sides[0], sides[1]);
+    }
   }
   return {};
 }
@@ -186,6 +237,11 @@ double number(py::handle object, const char* argument) {
     refuse(base::text("{} {} must be a number", argument, printed(object)));
   }
   return value;
+}
+
+std::optional<float> optional_number32(py::handle object, const char* argument) {
+  if (object.is_none()) return std::nullopt;
+  return static_cast<float>(number(object, argument));
 }
 
 bool boolean(py::handle object, const char* argument) {

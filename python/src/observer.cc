@@ -147,7 +147,7 @@ std::unique_ptr<ObserverObject> make(py::handle kind, py::handle scope, py::hand
                                      py::handle include_zero, py::handle dtype, py::handle q_min, py::handle q_max,
                                      py::handle percentile, py::handle bins, py::handle input_dtype) {
   ObserverDescriptor descriptor{.kind = observer_kind_of(kind),
-                                .scope = granularity_of(scope, axis, py::none()),
+                                .scope = granularity_of({scope, axis}),
                                 .mode = mode_of(mode),
                                 .include_zero = boolean(include_zero, "include_zero"),
                                 .output = code_kind(dtype).kind,

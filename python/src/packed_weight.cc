@@ -9,7 +9,7 @@
 
 #include "functions.h"
 #include "names.h"
-#include "packed_int4.h"
+#include "packed_array.h"
 #include "threads.h"
 
 namespace kvant::python {
@@ -48,7 +48,7 @@ py::bytes to_bytes(const PackedWeight& self) {
 constexpr const char* kDocumentation = R"(A W8A8 weight [N, K] in the order in which the matrix kernels read it.
 
 Pack once when a model is loaded, then give it to linear layers in place of the weight; it never changes and may be used
-by many threads. Nothing is rounded or lost. weight_q: int8, uint8 or a PackedInt4. It belongs to the instruction set it
+by many threads. Nothing is rounded or lost. weight_q: int8, uint8 or a PackedArray of integers. It belongs to the instruction set it
 was packed for (isa; the best of this machine unless given). to_bytes() and from_bytes() store it for machines of the
 same kind; damaged bytes are refused.
 
@@ -64,7 +64,8 @@ const PackedWeight* packed_weight_from(py::handle object) {
 }
 
 Input byte_codes(py::handle object, const char* argument) {
-  if (const PackedInt4* const packed = PackedInt4::from(object))
+  const PackedArray* const packed = PackedArray::from(object);
+  if (packed != nullptr && info(packed->kind()).grid == GridKind::integer)
     return input(packed->unpacked(), argument, Elements::bytes);
   return input(object, argument, Elements::bytes);
 }

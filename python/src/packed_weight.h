@@ -11,7 +11,7 @@ namespace kvant::python {
 // Null if the object is something else.
 const PackedWeight* packed_weight_from(py::handle object);
 
-// int8 or uint8; a PackedInt4 is unpacked.
+// int8 or uint8; a PackedArray of integers is unpacked.
 Input byte_codes(py::handle object, const char* argument);
 
 }  // namespace kvant::python

@@ -51,11 +51,9 @@ py::array converted(const Array& array, ElementKind kind) {
   return made.elements;
 }
 
-std::string dtype_of(const Array& array) { return py::str(array.elements.dtype()).cast<std::string>(); }
-
 void check_float(const Array& array, const char* argument) {
   if (!array.kind || !is_float(*array.kind))
-    refuse(base::text("{} has dtype {}; it must hold floating-point numbers", argument, dtype_of(array)));
+    refuse(base::text("{} has dtype {}; it must hold floating-point numbers", argument, dtype_text(array)));
 }
 
 // Whether the memory is a dense array that a plan can read as `kind`.
@@ -97,15 +95,15 @@ py::array as_int32(const Array& array) {
 
 void check_integers(const Array& array, const char* argument) {
   const char letter = array.elements.dtype().kind();
-  const bool bfloat = array.only_bfloat16;
-  if ((letter != 'i' && letter != 'u') || bfloat || (array.kind && is_packed(*array.kind)))
-    refuse(base::text("{} has dtype {}; it must be an integer or an array of integers", argument,
-                      bfloat ? "bfloat16" : dtype_of(array)));
+  const bool something_else = array.only_bfloat16 || (array.kind && is_foreign_to_numpy(*array.kind));
+  if ((letter != 'i' && letter != 'u') || something_else)
+    refuse(base::text("{} has dtype {}; it must be an integer or an array of integers", argument, dtype_text(array)));
 }
 
 }  // namespace
 
-ParameterInput scale_input(py::handle object, const char* argument, ElementKind kind, bool one_for_all) {
+ParameterInput scale_input(py::handle object, const char* argument, ElementKind kind, bool one_for_all,
+                           StoredScales stored) {
   if (one_for_all && is_number(object)) return {number_parameter(number(object, argument), kind), {}};
   if (object.is_none()) refuse(base::text("{} is None; it must be a number or an array", argument));
   Array array = array_of(object, argument);
@@ -113,6 +111,12 @@ ParameterInput scale_input(py::handle object, const char* argument, ElementKind 
     array.elements = array.elements.attr("astype")("float64");
     array.kind = ElementKind::f64;
     array.native = true;
+  }
+  // What is wider is converted, exactly; these have their meaning from the library.
+  const bool is_code_or_power = array.kind == ElementKind::e4m3 || array.kind == ElementKind::e8m0;
+  if (is_code_or_power && stored == StoredScales::allowed) {
+    if (row_stride(array.elements) != 0) array.elements = in_c_order(array);
+    return {AnyParameter(array.view(0)), array.elements};
   }
   check_float(array, argument);
   if (one_for_all && array.shape.element_count() == 1) {
@@ -122,6 +126,13 @@ ParameterInput scale_input(py::handle object, const char* argument, ElementKind 
   py::array kept = is_dense(array, kind) ? array.elements : converted(array, kind);
   const AnyRef view = dense_view(kept, kind);
   return {AnyParameter(view), std::move(kept)};
+}
+
+ParameterInput global_scale_input(py::handle object) {
+  if (object.is_none()) return {};
+  const char* const argument = "global_scale";
+  // An array of several numbers is for the plan to refuse.
+  return scale_input(object, argument, ElementKind::f32, true);
 }
 
 ParameterInput zero_point_input(py::handle object, const char* argument) {
@@ -152,6 +163,11 @@ ParameterInput plan_scale(py::handle object, const char* argument, ElementKind k
   if (is_number(object)) return {number_parameter(number(object, argument), kind), {}};
   const Input made = plan_input(object, argument);
   return {AnyParameter(made.view), made.array.elements};
+}
+
+ParameterInput plan_global_scale(py::handle object) {
+  if (object.is_none()) return {};
+  return plan_scale(object, "global_scale", ElementKind::f32);
 }
 
 ParameterInput plan_zero_point(py::handle object, const char* argument) {

@@ -70,7 +70,9 @@ inline constexpr auto kPlanClasses = joined(
             "inf, -inf and 0. NaN and infinities are left out."},
         PlanClass{QuantizeKind::dynamic_range_quantize, Signature::dynamic_range, "DynamicRangeQuantizePlan",
                   "Scale and zero point from the data's own range, and the codes; the formulas are those of "
-                  "kvant.dynamic_range_quantize. zero_point_out may be None in symmetric mode."},
+                  "kvant.dynamic_range_quantize. zero_point_out may be None in symmetric mode. Scales of float8_e4m3fn "
+                  "need global_scale, or with "
+                  "finds_global_scale=True global_scale_out."},
         PlanClass{
             QuantizeKind::w8a8_linear, Signature::linear, "W8A8LinearPlan",
             "kvant.w8a8_linear for up to max_rows rows of in_features codes; weight: an array or a PackedWeight."},

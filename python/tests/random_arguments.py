@@ -14,17 +14,20 @@ X, Q, W, TOKEN = hostile.X, hostile.Q, hostile.W, hostile.TOKEN
 BAG = [
     *hostile.NO_ARRAYS.values(),
     *(0, 1, -1, 7, 2**31, -(2**63), 2**64, 0.5, -1.5, 1e-60, float("nan"), float("inf"), True, False, 1j),
-    *("int8", "int4", "uint4", "float16", "bfloat16", "float64", "tensor", "channel", "token", "group"),
+    *("int8", "int4", "uint4", "float16", "bfloat16", "float64", "tensor", "channel", "token", "group", "block"),
     *("asymmetric", "reciprocal", np.int8, np.float16, np.float32(0.5), np.int64(3), b""),
-    *([], (), (None, None, None), [1.0, 2.0], [[0.5] * 9] * 6),
+    *([], (), (None, None, None), [1.0, 2.0], (4, 4), [[0.5] * 9] * 6),
     *(np.zeros(0, np.float32), np.zeros((0, 9), np.int8), np.zeros((6, 0), np.float32), np.array(3, np.int8)),
     *(np.array([0.5], np.float32), np.array([2]), np.zeros((6, 4), np.float32), np.zeros((6, 9), np.float32)),
     *(np.zeros((6, 9), np.int8), X, X.T, X[::-1], X[:, :5], X.astype(np.float64), X.astype(np.float16)),
     *(X.view(np.uint16)[:, :9], np.broadcast_to(np.float32(1), (6, 9)), np.ma.masked_array(X), memoryview(X)),
-    *(Q, Q.T, Q.view(np.uint8), W, TOKEN, hostile.CHANNEL, hostile.GROUP, TOKEN.astype(np.float64)),
+    *(Q, Q.T, Q.view(np.uint8), W, TOKEN, hostile.CHANNEL, hostile.GROUP, hostile.BLOCK, TOKEN.astype(np.float64)),
     *(np.arange(6), np.arange(9, dtype=np.int32), np.arange(18, dtype=np.int8)),
-    kvant.PackedInt4.from_array(np.zeros((6, 9), int)),
-    kvant.PackedInt4.from_array(np.zeros((4, 9), int), False),
+    kvant.PackedArray.from_array(np.zeros((6, 9), int)),
+    kvant.PackedArray.from_array(np.zeros((4, 9), int), "uint4"),
+    *(kvant.PackedArray.from_array(np.ones((6, 9), int), d) for d in ("float4_e2m1", "float8_e4m3", "int2")),
+    *(kvant.PackedArray.from_array(np.ones(6, int), d) for d in ("float8_e4m3", "float8_e8m0")),
+    *(Q.astype(np.int16), Q.astype(np.uint16), "float8_e4m3", "float8_e8m0", "float4_e2m1", "round_up"),
     kvant.PackedWeight(W),
     kvant.PackedWeight(W.view(np.uint8)),
     kvant.Observer(),
@@ -33,7 +36,8 @@ BAG = [
 ]
 NAMES = (
     "kind scope axis mode include_zero dtype q_min q_max percentile bins input_dtype input output element group_size "
-    "numerics isa stream signed activation weight act_scale act_zero_point smooth accumulate"
+    "block_size numerics isa stream grid saturate scale_dtype mx_rule finds_global_scale activation weight act_scale "
+    "act_zero_point smooth accumulate"
 ).split()
 ENDS = {"result": 0, "refusal": 0}
 OTHER = {}
@@ -76,7 +80,7 @@ def classes():
         observer = kvant.Observer(random.choice(["min_max", "percentile", "mse"]), bins=16)
         observer.observe(X)
         for function in [
-            *(kvant.PackedInt4, kvant.PackedInt4.from_array, kvant.PackedWeight, kvant.PackedWeight.from_bytes),
+            *(kvant.PackedArray, kvant.PackedArray.from_array, kvant.PackedWeight, kvant.PackedWeight.from_bytes),
             *(kvant.Observer, observer.observe, observer.merge, kvant.plan.Stream),
             *(case.cls.select for case in CASES.values()),
         ]:

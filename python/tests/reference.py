@@ -9,9 +9,17 @@ import math
 import numpy as np
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
-CODES = ("int8", "uint8", "int4", "uint4")
+CODES = ("int8", "uint8", "int4", "uint4", "int16", "uint16", "int2", "uint2")
 SCOPES = ("tensor", "channel", "token", "group")
-CODE_RANGE = {"int8": (-128, 127), "uint8": (0, 255), "int4": (-8, 7), "uint4": (0, 15)}
+CODE_RANGE = {
+    "int8": (-128, 127), "uint8": (0, 255), "int4": (-8, 7), "uint4": (0, 15),
+    "int16": (-32768, 32767), "uint16": (0, 65535), "int2": (-2, 1), "uint2": (0, 3),
+}  # fmt: skip
+PACKED = {"int4": 2, "uint4": 2, "int2": 4, "uint2": 4}  # integers, and how many of them are in a byte
+# Floating-point grids: bits of the exponent, of the mantissa, the bias, and what the top codes are.
+GRIDS = {
+    "float8_e4m3fn": (4, 3, 7, "nan"), "float8_e5m2": (5, 2, 15, "infinity"), "float4_e2m1fn": (2, 1, 1, "finite")
+}  # fmt: skip
 MOST_ZERO_POINT = 2**23
 
 
@@ -19,8 +27,8 @@ MOST_ZERO_POINT = 2**23
 
 
 def storage(name):
-    """The numpy dtype that arrays of this type have; 4-bit codes as they come out of np.asarray."""
-    return np.dtype({"bfloat16": "uint16", "int4": "int8", "uint4": "uint8"}.get(name, name))
+    """The numpy dtype that arrays of this type have; packed codes as they come out of np.asarray."""
+    return np.dtype({"bfloat16": "uint16", **{p: "uint8" if p[0] == "u" else "int8" for p in PACKED}}.get(name, name))
 
 
 def compute(name):
@@ -51,23 +59,78 @@ def narrow(x, name):
         return float32_to_bfloat16(x) if name == "bfloat16" else np.asarray(x).astype(storage(name))
 
 
-def pack_int4(codes):
-    """Two to a byte, element 2i of a row in the low nibble; a row is padded to a whole byte with a zero nibble."""
+def pack_bits(codes, per_byte):
+    """The first element of a byte in its lowest bits; a row is padded to a whole byte with zeros."""
     codes = np.asarray(codes)
     rows = codes.reshape(1, 1) if codes.ndim == 0 else codes.reshape(math.prod(codes.shape[:-1]), codes.shape[-1])
-    padded = np.zeros((rows.shape[0], rows.shape[1] + rows.shape[1] % 2), np.uint8)
-    padded[:, : rows.shape[1]] = rows.astype(np.uint8) & 15
-    packed = padded[:, 0::2] | (padded[:, 1::2] << 4)
+    padded = np.zeros((rows.shape[0], -(-rows.shape[1] // per_byte) * per_byte), np.uint8)
+    bits = 8 // per_byte
+    padded[:, : rows.shape[1]] = rows.astype(np.uint8) & ((1 << bits) - 1)
+    packed = np.zeros((rows.shape[0], padded.shape[1] // per_byte), np.uint8)
+    for i in range(per_byte):
+        packed |= padded[:, i::per_byte] << np.uint8(bits * i)
     return packed.reshape(codes.shape[:-1] + packed.shape[-1:])
 
 
-def unpack_int4(packed, shape, signed):
-    row = shape[-1] if shape else 1
-    rows = np.asarray(packed, np.uint8).reshape(math.prod(shape[:-1]), (row + 1) // 2)
-    nibbles = np.stack([rows & 15, rows >> 4], axis=-1).reshape(rows.shape[0], 2 * rows.shape[1]).astype(np.int8)
-    if signed:
-        nibbles = np.where(nibbles > 7, nibbles - 16, nibbles)
-    return nibbles[:, :row].reshape(shape).astype(np.int8 if signed else np.uint8)
+def pack(codes, dtype):
+    return pack_bits(codes, PACKED[dtype])
+
+
+def unpack(packed, shape, dtype):
+    row, per_byte = shape[-1] if shape else 1, PACKED[dtype]
+    bits = 8 // per_byte
+    rows = np.asarray(packed, np.uint8).reshape(math.prod(shape[:-1]), -(-row // per_byte))
+    codes = np.stack([rows >> (bits * i) & ((1 << bits) - 1) for i in range(per_byte)], axis=-1)
+    codes = codes.reshape(rows.shape[0], per_byte * rows.shape[1]).astype(np.int8)
+    if CODE_RANGE[dtype][0] < 0:
+        codes = np.where(codes >= 1 << (bits - 1), codes - (1 << bits), codes)
+    return codes[:, :row].reshape(shape).astype(storage(dtype))
+
+
+# ---- Floating-point grids --------------------------------------------------------------------------------------
+
+
+def numbers_of(dtype):
+    """What each code stands for, as float32."""
+    if dtype == "float8_e8m0fnu":
+        return np.array([2.0 ** (b - 127) for b in range(255)] + [np.nan], np.float32)
+    exponent_bits, mantissa_bits, bias, top = GRIDS[dtype]
+    magnitudes = []
+    for code in range(1 << (exponent_bits + mantissa_bits)):
+        e, m = code >> mantissa_bits, code & ((1 << mantissa_bits) - 1)
+        number = (m + (1 << mantissa_bits) * (e > 0)) * 2.0 ** (max(e, 1) - bias - mantissa_bits)
+        if top == "infinity" and e == (1 << exponent_bits) - 1:
+            number = np.nan if m else np.inf
+        magnitudes.append(number)
+    if top == "nan":
+        magnitudes[-1] = np.nan
+    numbers = np.array(magnitudes, np.float32)
+    return np.concatenate([numbers, np.where(np.isnan(numbers), numbers, -numbers)])
+
+
+def to_grid(y, dtype, saturate=True):
+    """The code of the nearest number, of two that are equally near the even one."""
+    top = GRIDS[dtype][3]
+    numbers = numbers_of(dtype)[: 1 << (sum(GRIDS[dtype][:2]))].astype(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    codes = np.zeros(y.shape, np.uint8)
+    for index, value in np.ndenumerate(np.asarray(y, np.float64)):
+        if np.isnan(value):
+            codes[index] = 0 if top == "finite" else numbers.size - 1
+            continue
+        magnitude = abs(value)
+        step = finite[-1] - finite[-2]
+        if not saturate and magnitude >= finite[-1] + step / 2:  # that half rounds up: the code of max is odd or NaN's
+            tie_stays = magnitude == finite[-1] + step / 2 and finite.size % 2 == 1
+            code = finite.size - 1 if tie_stays else finite.size
+        else:
+            magnitude = min(magnitude, finite[-1])
+            above = int(np.searchsorted(finite, magnitude))
+            below = max(above - 1, 0)
+            left, right = magnitude - finite[below], finite[above] - magnitude
+            code = below if left < right or (left == right and below % 2 == 0) else above
+        codes[index] = code + numbers.size * bool(np.signbit(value))
+    return codes
 
 
 # ---- Scopes ---------------------------------------------------------------------------------------------------
@@ -77,47 +140,57 @@ def groups_of(size, group_size):
     return -(-size // group_size)
 
 
-def parameter_shape(shape, scope, axis=None, group_size=None):
+def parameter_shape(shape, scope, axis=None, group_size=None, block_size=None):
     if scope == "tensor":
         return ()
     if scope == "channel":
         return (shape[axis],)
     if scope == "token":
         return tuple(shape[:-1])
+    if scope == "block":
+        rows, columns = block_size
+        return (*shape[:-2], groups_of(shape[-2], rows), groups_of(shape[-1], columns))
     sizes = list(shape)
     sizes[axis] = groups_of(shape[axis], group_size)
     return tuple(sizes)
 
 
-def spread(parameter, shape, scope, axis=None, group_size=None):
+def spread(parameter, shape, scope, axis=None, group_size=None, block_size=None):
     """A parameter for each element."""
     parameter = np.asarray(parameter)
     if parameter.ndim == 0 or (scope == "tensor" and parameter.size == 1):
         return np.full(shape, parameter.reshape(()))
-    parameter = parameter.reshape(parameter_shape(shape, scope, axis, group_size))
+    parameter = parameter.reshape(parameter_shape(shape, scope, axis, group_size, block_size))
     if scope == "channel":
         sizes = [1] * len(shape)
         sizes[axis] = shape[axis]
         return np.broadcast_to(parameter.reshape(sizes), shape)
     if scope == "token":
         return np.broadcast_to(parameter[..., None], shape)
+    if scope == "block":
+        rows, columns = (np.arange(size) // side for size, side in zip(shape[-2:], block_size))
+        return parameter[..., rows[:, None], columns]
     which = np.arange(shape[axis]) // group_size
     return np.take(parameter, which, axis=axis)
 
 
-def segments(shape, scope, axis=None, group_size=None):
+def segments(shape, scope, axis=None, group_size=None, block_size=None):
     """Pairs: an index into the parameters, and an index that takes the segment's elements out of x."""
     if scope == "tensor":
         yield (), ...
         return
     rank = len(shape)
-    for index in np.ndindex(*parameter_shape(shape, scope, axis, group_size)):
+    for index in np.ndindex(*parameter_shape(shape, scope, axis, group_size, block_size)):
         if scope == "channel":
             where = [slice(None)] * rank
             where[axis] = index[0]
             yield index, tuple(where)
         elif scope == "token":
             yield index, index
+        elif scope == "block":
+            (row, column), (rows, columns) = index[-2:], block_size
+            tile = slice(row * rows, (row + 1) * rows), slice(column * columns, (column + 1) * columns)
+            yield index, (*index[:-2], *tile)
         else:
             where = list(index)
             where[axis] = slice(index[axis] * group_size, (index[axis] + 1) * group_size)
@@ -273,6 +346,21 @@ def linear(a, act_scale, act_zero_point, w, weight_scale, weight_zero_point, bia
         with np.errstate(all="ignore"):
             y = y + widen(bias, bias_dtype).astype(c)
     return narrow(y, dtype).reshape(a.shape[:-1] + (w.shape[0],))
+
+
+def linear_codes(a, act_scale, act_zero_point, w, weight_scale, weight_zero_point, bias, output_scale,
+                 output_zero_point, dtype):
+    """q of w8a8_linear on a matrix."""
+    sums = linear(a, 1.0, act_zero_point, w, 1.0, weight_zero_point, None, dtype="float64")
+    single = [np.asarray(s).astype(np.float32) for s in (act_scale, weight_scale, output_scale)]
+    with np.errstate(all="ignore"):
+        scales = single[0].reshape(-1, 1) * single[1].reshape(1, -1)
+        factor = (scales / single[2]).astype(np.float64)  # one for each row of the matrix
+        y = sums * factor if a.shape[-1] != 0 else np.zeros_like(sums)
+        if bias is not None:
+            y = y + np.asarray(bias).astype(np.float64) / single[2].astype(np.float64)
+    limits = np.iinfo(dtype)
+    return np.clip(np.rint(y) + output_zero_point, limits.min, limits.max).astype(dtype)
 
 
 def quantized_linear(x, name, w, weight_scale, weight_zero_point=0, bias=None, *, mode="symmetric", include_zero=False,

@@ -46,5 +46,5 @@ def codes(shape, dtype, seed=0):
 
 
 def as_codes(a, dtype):
-    """The array as kvant takes codes of that dtype: 4 bits as a PackedInt4."""
-    return kvant.PackedInt4.from_array(a, signed=dtype == "int4") if dtype.endswith("int4") else a
+    """The array as kvant takes codes of that dtype: 4 and 2 bits as a PackedArray."""
+    return kvant.PackedArray.from_array(a, dtype) if dtype in ref.PACKED else a

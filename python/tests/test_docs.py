@@ -25,13 +25,18 @@ SIGNATURES = {
     "quantize_per_token": "x, scale, zero_point=0, *, dtype='int8', q_min=None, q_max=None, numerics='exact'",
     "quantize_per_group":
         "x, scale, zero_point, group_size, axis=-1, *, dtype='int8', q_min=None, q_max=None, numerics='exact'",
+    "quantize_per_block":
+        "x, scale, zero_point, block_size, *, dtype='int8', q_min=None, q_max=None, numerics='exact'",
     "dequantize_per_tensor": "q, scale, zero_point=0, *, dtype='float32'",
     "dequantize_per_channel": "q, scale, zero_point, axis, *, dtype='float32'",
     "dequantize_per_token": "q, scale, zero_point=0, *, dtype='float32'",
     "dequantize_per_group": "q, scale, zero_point, group_size, axis=-1, *, dtype='float32'",
-    "fake_quantize": "x, scale, zero_point, q_min, q_max, *, axis=None, group_size=None, numerics='exact'",
-    "quantize_backward": "dy, x, scale, zero_point, q_min, q_max, *, axis=None, group_size=None, numerics='exact'",
-    "fake_quantize_backward": "dy, x, scale, zero_point, q_min, q_max, *, axis=None, group_size=None, numerics='exact'",
+    "dequantize_per_block": "q, scale, zero_point, block_size, *, dtype='float32'",
+    "fake_quantize":
+        "x, scale, zero_point=0, q_min=None, q_max=None, *, grid=None, axis=None, group_size=None, numerics='exact'",
+    "quantize_backward": "dy, x, scale, zero_point=0, q_min=None, q_max=None, *, grid=None, axis=None, group_size=None",
+    "fake_quantize_backward":
+        "dy, x, scale, zero_point=0, q_min=None, q_max=None, *, grid=None, axis=None, group_size=None",
     "dequantize_backward": "dy, scale, *, axis=None, group_size=None",
     "dynamic_range_quantize":
         "x, *, mode='symmetric', scope='token', axis=None, group_size=None, dtype='int8', q_min=None, q_max=None, "

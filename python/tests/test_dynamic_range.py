@@ -10,7 +10,7 @@ from test_elementwise import GEOMETRIES, IDS
 
 
 def options_of(where):
-    return dict(zip(("scope", "axis", "group_size"), where))
+    return dict(zip(("scope", "axis", "group_size", "block_size"), where))
 
 
 def check(x, name, where, **rules):
@@ -33,7 +33,7 @@ def test_every_type_and_scope(geometry, name, mode, include_zero):
     shape, *where = geometry
     rules = {"mode": mode, "include_zero": include_zero}
     for i, make in enumerate([floats, finite_floats]):
-        dtype = ref.CODES[(len(shape) + i) % 4]
+        dtype = ref.CODES[(len(shape) + i) % len(ref.CODES)]
         numerics = ["exact", "reciprocal"][(len(name) + i) % 2]
         check(make(shape, name, i), name, where, dtype=dtype, numerics=numerics, **rules)
 
@@ -44,7 +44,8 @@ def test_every_type_and_scope(geometry, name, mode, include_zero):
 def test_every_code_type_and_narrow_ranges(name, dtype, mode, include_zero):
     low, high = ref.CODE_RANGE[dtype]
     x = finite_floats((6, 33), name) if name == "float16" else finite_floats((6, 33), name, spread=1e5)
-    for q_min, q_max in [(None, None), (low + 1, None), (low, high - 3), (1, 2)]:
+    narrow = [(low + 1, None), (low, high - 3), (1, 2)] if high > 3 else [(low + 1, None), (0, 1)]
+    for q_min, q_max in [(None, None), *narrow]:
         check(x, name, ("token",), dtype=dtype, mode=mode, include_zero=include_zero, q_min=q_min, q_max=q_max)
 
 
@@ -90,7 +91,9 @@ def test_degenerate_segments(name, dtype, mode, include_zero):
     for row in x:
         check(row, name, ("tensor",), dtype=dtype, mode=mode, include_zero=include_zero)
     if not name.endswith("64"):
-        check(x, name, ("token",), dtype=dtype, mode=mode, include_zero=include_zero, q_min=2, q_max=6)
+        high = ref.CODE_RANGE[dtype][1]
+        narrow = dict(q_min=min(2, high - 1), q_max=min(6, high))
+        check(x, name, ("token",), dtype=dtype, mode=mode, include_zero=include_zero, **narrow)
 
 
 @pytest.mark.parametrize("name", ["float32", "float64"])

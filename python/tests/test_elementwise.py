@@ -7,8 +7,8 @@ import kvant
 import reference as ref
 from samples import as_codes, codes, floats, rng
 
-# Shape, then scope, axis and group size. Odd rows, rows of nothing, no rows, inner axes, ragged and oversized groups;
-# the last of each scope is large enough for several threads.
+# Shape, then scope, axis, group size and block size. Odd rows, rows of nothing, no rows, inner axes, ragged and oversized
+# groups and blocks; the last of each scope is large enough for several threads.
 GEOMETRIES = [
     ((), "tensor"),
     ((0,), "tensor"),
@@ -39,6 +39,15 @@ GEOMETRIES = [
     ((2, 7, 5), "group", -2, 2**62),
     ((0, 13), "group", -1, 4),
     ((129, 1031), "group", -1, 32),
+    ((3, 5), "block", None, None, (2, 2)),
+    ((7, 13), "block", None, None, (1, 4)),
+    ((2, 7, 5), "block", None, None, (3, 1)),
+    ((2, 7, 6), "block", None, None, (3, 2**62)),
+    ((2, 3, 7, 5), "block", None, None, (2**62, 2**62)),
+    ((4, 1), "block", None, None, (3, 2)),
+    ((0, 13), "block", None, None, (2, 4)),
+    ((4, 0), "block", None, None, (2, 4)),
+    ((129, 1031), "block", None, None, (128, 128)),
 ]
 IDS = ["-".join(map(str, ("x".join(map(str, g[0])) or "0d",) + g[1:])) for g in GEOMETRIES]
 
@@ -47,6 +56,8 @@ def quantize(x, scale, zero_point, where, **options):
     scope, *rest = where
     if scope == "group":
         return kvant.quantize_per_group(x, scale, zero_point, rest[1], rest[0], **options)
+    if scope == "block":
+        return kvant.quantize_per_block(x, scale, zero_point, rest[2], **options)
     return getattr(kvant, f"quantize_per_{scope}")(x, scale, zero_point, *rest, **options)
 
 
@@ -54,6 +65,8 @@ def dequantize(q, scale, zero_point, where, **options):
     scope, *rest = where
     if scope == "group":
         return kvant.dequantize_per_group(q, scale, zero_point, rest[1], rest[0], **options)
+    if scope == "block":
+        return kvant.dequantize_per_block(q, scale, zero_point, rest[2], **options)
     return getattr(kvant, f"dequantize_per_{scope}")(q, scale, zero_point, *rest, **options)
 
 
@@ -65,6 +78,7 @@ def scope_options(where):
         "channel": lambda: {"axis": rest[0]},
         "token": lambda: {"scope": "token"},
         "group": lambda: {"axis": rest[0], "group_size": rest[1]},
+        "block": lambda: {"block_size": rest[2]},
     }[scope]()
 
 
@@ -110,9 +124,9 @@ def test_quantize(geometry, name, dtype):
             x, name, scale, zero_point, where, dtype=dtype, q_min=q_min, q_max=q_max, numerics=numerics
         )
         if dtype.endswith("int4"):
-            assert isinstance(got, kvant.PackedInt4)
-            assert (got.shape, got.signed) == (shape, dtype == "int4")
-            ref.same_bits(got.packed.reshape(-1), ref.pack_int4(want).reshape(-1))
+            assert isinstance(got, kvant.PackedArray)
+            assert (got.shape, got.dtype) == (shape, dtype)
+            ref.same_bits(got.packed.reshape(-1), ref.pack(want, dtype).reshape(-1))
         ref.same_bits(got, want)
 
 
@@ -277,6 +291,8 @@ FUNCTIONS = {
     "dequantize_token": (lambda x, q, out: kvant.dequantize_per_token(q, S[:6], out=out), "float32"),
     "quantize_group": (lambda x, q, out: kvant.quantize_per_group(x, S[:18], 0, 4, out=out), "int8"),
     "dequantize_group": (lambda x, q, out: kvant.dequantize_per_group(q, S[:18], 0, 4, out=out), "float32"),
+    "quantize_block": (lambda x, q, out: kvant.quantize_per_block(x, S[:6], 0, (4, 4), out=out), "int8"),
+    "dequantize_block": (lambda x, q, out: kvant.dequantize_per_block(q, S[:6], 0, (4, 4), out=out), "float32"),
     "fake_quantize": (lambda x, q, out: kvant.fake_quantize(x, 0.1, 0, -8, 7, out=out), "float32"),
     "quantize_backward": (lambda x, q, out: kvant.quantize_backward(-x, x, 0.1, 0, -8, 7, out=out), "float32"),
     "fake_backward": (lambda x, q, out: kvant.fake_quantize_backward(-x, x, 0.1, 0, -8, 7, out=out), "float32"),

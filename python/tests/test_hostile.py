@@ -17,7 +17,7 @@ REFUSALS = (ValueError, NotImplementedError, MemoryError)
 X = finite_floats((6, 9), "float32")
 Q = codes((6, 9), "int8")
 W = codes((4, 9), "int8")
-TOKEN, CHANNEL, GROUP = (np.full(n, 0.25, np.float32) for n in (6, 9, 18))
+TOKEN, CHANNEL, GROUP, BLOCK = (np.full(n, 0.25, np.float32) for n in (6, 9, 18, 6))
 
 # Each function with arguments that it takes.
 GOOD = {
@@ -25,10 +25,12 @@ GOOD = {
     "quantize_per_channel": dict(x=X, scale=CHANNEL, zero_point=0, axis=1),
     "quantize_per_token": dict(x=X, scale=TOKEN, zero_point=0),
     "quantize_per_group": dict(x=X, scale=GROUP, zero_point=0, group_size=4),
+    "quantize_per_block": dict(x=X, scale=BLOCK, zero_point=0, block_size=(4, 4)),
     "dequantize_per_tensor": dict(q=Q, scale=0.1, zero_point=0),
     "dequantize_per_channel": dict(q=Q, scale=CHANNEL, zero_point=0, axis=1),
     "dequantize_per_token": dict(q=Q, scale=TOKEN, zero_point=0),
     "dequantize_per_group": dict(q=Q, scale=GROUP, zero_point=0, group_size=4),
+    "dequantize_per_block": dict(q=Q, scale=BLOCK, zero_point=0, block_size=(4, 4)),
     "fake_quantize": dict(x=X, scale=0.1, zero_point=0, q_min=-8, q_max=7),
     "quantize_backward": dict(dy=X, x=X, scale=0.1, zero_point=0, q_min=-8, q_max=7),
     "fake_quantize_backward": dict(dy=X, x=X, scale=0.1, zero_point=0, q_min=-8, q_max=7),
@@ -101,7 +103,7 @@ def test_wrong_kinds_of_arrays(function, bad):
 def test_floats_for_codes_and_codes_for_floats(function):
     for argument in GOOD[function]:
         if argument in FLOAT_ARGUMENTS:
-            for bad, name in [(Q, "int8"), (Q.view(np.uint8), "uint8"), (kvant.PackedInt4.from_array(Q & 7), "int4")]:
+            for bad, name in [(Q, "int8"), (Q.view(np.uint8), "uint8"), (kvant.PackedArray.from_array(Q & 7), "int4")]:
                 refused(function, [argument, name], **{argument: bad})
         if argument in CODE_ARGUMENTS:
             for name in ("float32", "float64", "float16"):
@@ -198,7 +200,7 @@ def test_bad_outs(function):
         (want.tobytes(), []),
         ("text", []),
         (7, []),
-        (kvant.PackedInt4.from_array(np.zeros(shape, int)), ["int4"]),
+        (kvant.PackedArray.from_array(np.zeros(shape, int)), ["int4"]),
         (np.zeros(shape, dtype.newbyteorder(">")) if dtype.itemsize > 1 else read_only, []),
         (np.zeros(shape[:-1] + (2 * shape[-1],), dtype)[..., ::2], ["order"]),
         (np.zeros(shape, dtype)[::-1] if len(shape) > 1 else np.zeros(shape, dtype)[::-1], ["order"]),
@@ -308,7 +310,7 @@ def test_more_than_memory_holds(function, changes):
 def test_more_than_memory_holds_is_a_memory_error():
     refused("quantize_per_tensor", [], errors=MemoryError, x=np.broadcast_to(np.float32(1), (2**45,)))
     with pytest.raises(MemoryError):
-        kvant.PackedInt4.from_array(np.broadcast_to(np.int8(1), (2**48,)))
+        kvant.PackedArray.from_array(np.broadcast_to(np.int8(1), (2**48,)))
     with pytest.raises(MemoryError):
         kvant.PackedWeight(np.broadcast_to(np.int8(1), (2**24, 2**24)))
 
@@ -430,7 +432,7 @@ HAS_ZERO_POINT = [f for f in GOOD if "zero_point" in GOOD[f]]
         (1j, []),
         (np.ones(1, bool), ["bool"]),
         (np.array([1], object), ["object"]),
-        (kvant.PackedInt4.from_array([1]), []),
+        (kvant.PackedArray.from_array([1]), []),
     ],
     ids=lambda v: str(v)[:12],
 )
@@ -468,7 +470,7 @@ RANGED = ["quantize_per_tensor", "quantize_per_token", "dynamic_range_quantize"]
         ({"q_min": 1.0}, ["q_min", "1.0"]),
         ({"q_max": "7"}, ["q_max", "7"]),
         ({"q_max": X}, ["q_max"]),
-        ({"dtype": "int16"}, ["dtype", "int16"]),
+        ({"dtype": "int32"}, ["dtype", "int32"]),
         ({"dtype": "float32"}, ["dtype", "float32"]),
         ({"dtype": "Int8"}, ["dtype", "Int8"]),
         ({"dtype": ""}, ["dtype"]),
@@ -508,12 +510,22 @@ def test_bad_ranges_and_words(function, changes, words):
         ({"group_size": 2**63, "scale": GROUP}, ["group_size", 2**63]),
         ({"group_size": 4.0, "scale": GROUP}, ["group_size", "4.0"]),
         ({"group_size": 4, "axis": 5, "scale": GROUP}, ["axis 5"]),
+        ({"block_size": (0, 4), "scale": BLOCK}, ["rows 0"]),
+        ({"block_size": (4, -1), "scale": BLOCK}, ["columns -1"]),
+        ({"block_size": (4, 2**63), "scale": BLOCK}, ["block_size", 2**63]),
+        ({"block_size": (4, 4.0), "scale": BLOCK}, ["block_size", "4.0"]),
+        ({"block_size": 4, "scale": BLOCK}, ["block_size 4 must be two sizes, rows and columns"]),
+        ({"block_size": (4, 4, 4), "scale": BLOCK}, ["block_size (4, 4, 4) must be two sizes"]),
+        ({"block_size": (4, 4), "axis": 1, "scale": BLOCK}, ["axis 1", "block"]),
+        ({"block_size": (4, 4), "group_size": 4, "scale": BLOCK}, ["group_size 4", "block"]),
         ({"scope": "rows"}, ["scope", "rows", "token"]),
         ({"scope": 3}, ["scope", "3"]),
         ({"scope": "channel", "scale": CHANNEL}, ["axis"]),
         ({"scope": "group", "scale": GROUP}, ["group_size"]),
         ({"scope": "token", "axis": 1, "scale": TOKEN}, ["axis 1", "token"]),
         ({"scope": "tensor", "group_size": 4}, ["group_size 4", "tensor"]),
+        ({"scope": "block", "scale": BLOCK}, ["block_size"]),
+        ({"scope": "group", "group_size": 4, "block_size": (4, 4), "scale": GROUP}, ["block_size (4, 4)", "group"]),
         ({"numerics": "fast"}, ["numerics", "fast"]),
     ],
     ids=lambda v: str(v)[:40],
@@ -523,7 +535,7 @@ def test_bad_ranges_and_scopes(function, changes, words):
 
 
 def test_quantize_backward_wants_a_range_of_codes():
-    for q_min, q_max in [(-1, 128), (0, 256), (-129, 0), (-(2**23), 2**23)]:
+    for q_min, q_max in [(-1, 32768), (0, 65536), (-32769, 0), (-(2**23), 2**23)]:
         refused("quantize_backward", [], q_min=q_min, q_max=q_max)
 
 
@@ -532,6 +544,29 @@ def test_bad_group_sizes(group_size):
     for function in ("quantize_per_group", "dequantize_per_group"):
         refused(function, ["group_size"], group_size=group_size)
     refused("dynamic_range_quantize", ["group_size"], scope="group", group_size=group_size)
+
+
+@pytest.mark.parametrize(
+    "block_size,words",
+    [((0, 4), ["rows 0"]), ((4, 0), ["columns 0"]), ((-1, 4), ["rows -1"])]
+    + [(size, ["block_size"]) for size in ((4,), (1, 2, 3), 4, 2**64, (2**64, 4), (1.5, 4), None, "44", (None, 4))],
+    ids=str,
+)
+def test_bad_block_sizes(block_size, words):
+    for function in ("quantize_per_block", "dequantize_per_block"):
+        refused(function, words, block_size=block_size)
+    refused("dynamic_range_quantize", words, scope="block", block_size=block_size)
+
+
+def test_blocks_need_two_dimensions():
+    refused("quantize_per_block", ["quantize_per_block: shape [9] has no rows and columns"], x=X[0])
+    refused("dequantize_per_block", ["dequantize_per_block: shape [9] has no rows and columns"], q=Q[0])
+    refused("dynamic_range_quantize", ["shape [9]", "at least 2"], x=X[0], scope="block", block_size=(1, 4))
+
+
+def test_one_block_for_all():
+    got = kvant.quantize_per_block(X, np.ones((1, 1), np.float32), 0, (2**62, 2**62))
+    ref.same_bits(got, ref.quantize(X, "float32", 1.0, 0, ("tensor",)))
 
 
 def test_one_group_for_all():
@@ -556,6 +591,8 @@ def test_bad_axes(axis):
         ({"scope": "group"}, ["group_size"]),
         ({"axis": 1}, ["axis 1", "token"]),
         ({"group_size": 3}, ["group_size 3", "token"]),
+        ({"scope": "block"}, ["block_size"]),
+        ({"block_size": (3, 3)}, ["block_size (3, 3)", "token"]),
         ({"include_zero": 1}, ["include_zero", "1"]),
         ({"include_zero": None}, ["include_zero", "None"]),
         ({"q_max": 0, "q_min": -5}, ["q_max", "0"]),
@@ -574,7 +611,8 @@ RETURNS_FLOATS = [f for f in GOOD if f.startswith("dequantize_per")] + ["w8a8_li
 @pytest.mark.parametrize("function", RETURNS_FLOATS)
 @pytest.mark.parametrize("dtype", ["int8", "float8", "double!", None, np.int32, 5, "complex64"])
 def test_bad_float_types(function, dtype):
-    refused(function, ["dtype"], dtype=dtype)
+    needs_scale = function == "w8a8_linear" and dtype == "int8"  # it can write codes
+    refused(function, ["output_scale" if needs_scale else "dtype"], dtype=dtype)
 
 
 @pytest.mark.parametrize(
@@ -590,6 +628,18 @@ def test_bad_float_types(function, dtype):
         ("w8a8_linear", {"weight_zero_point": 128}, ["weight_zero_point 128", "127"]),
         ("w8a8_linear", {"bias": np.ones(4, np.int32)}, ["bias", "int32"]),
         ("w8a8_linear", {"bias": "abcd"}, ["bias"]),
+        ("w8a8_linear", {"output_scale": 0.5}, ["output_scale 0.5", "f32"]),
+        ("w8a8_linear", {"output_zero_point": 3}, ["output_zero_point 3", "f32"]),
+        ("w8a8_linear", {"dtype": "int8"}, ["s8", "output_scale"]),
+        ("w8a8_linear", {"dtype": "int8", "output_scale": 0.0}, ["output_scale 0"]),
+        ("w8a8_linear", {"dtype": "int8", "output_scale": 1e-60}, ["output_scale 0"]),
+        ("w8a8_linear", {"dtype": "int8", "output_scale": 1e60}, ["output_scale inf"]),
+        ("w8a8_linear", {"dtype": "int8", "output_scale": "a"}, ["output_scale"]),
+        ("w8a8_linear", {"dtype": "int8", "output_scale": TOKEN}, ["output_scale"]),
+        ("w8a8_linear", {"dtype": "int8", "output_scale": 1.0, "output_zero_point": 128}, ["128", "[-128, 127]"]),
+        ("w8a8_linear", {"dtype": "uint8", "output_scale": 1.0, "output_zero_point": -1}, ["-1", "[0, 255]"]),
+        ("w8a8_linear", {"dtype": "uint8", "output_scale": 1.0, "output_zero_point": 0.5}, ["output_zero_point"]),
+        ("w8a8_linear", {"dtype": "int4", "output_scale": 1.0}, ["dtype", "int4"]),
         ("smoothquant_linear", {"act_scale": 0.0}, ["act_scale", "0"]),
         ("smoothquant_linear", {"act_scale": float("inf")}, ["act_scale", "inf"]),
         ("smoothquant_linear", {"act_scale": 1e-60}, ["act_scale", "1e-60"]),
@@ -893,9 +943,9 @@ def test_packed_bytes_that_are_resized():
 
         for own in (False, True):
             q = np.full(10**7, 5, np.int8)
-            p = kvant.PackedInt4.from_array(q)
+            p = kvant.PackedArray.from_array(q)
             if own:
-                p = kvant.PackedInt4(p.packed.copy(), (10**7,))
+                p = kvant.PackedArray(p.packed.copy(), (10**7,))
             try:
                 p.packed.resize(1)
             except ValueError:

@@ -55,6 +55,40 @@ def test_w8a8(shape, act, weight, dtype):
             ref.same_bits(got, want, dtype)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("act,weight", [("int8", "int8"), ("uint8", "int8"), ("int8", "uint8"), ("uint8", "uint8")])
+@pytest.mark.parametrize("shape", SHAPES, ids=IDS)
+def test_w8a8_codes(shape, act, weight, dtype):
+    o = operands(*shape, act, weight)
+    for act_scale, weight_scale, bias, output_scale, zero_point in [
+        (o["act_scale"], o["weight_scale"], o["bias"], 3.3, 17),
+        (0.03, 0.5, None, 0.7, 0),
+        (o["act_scale"], 0.25, o["bias"].astype(np.float64), 0.5, 127),
+    ]:
+        want = ref.linear_codes(
+            o["a"], act_scale, o["act_zero_point"], o["w"], weight_scale, o["weight_zero_point"],
+            None if bias is None else bias.astype(np.float32), output_scale, zero_point, dtype,
+        )  # fmt: skip
+        for w in both_weights(o["w"]):
+            got = kvant.w8a8_linear(
+                o["a"], act_scale, w, weight_scale, bias, act_zero_point=o["act_zero_point"],
+                weight_zero_point=o["weight_zero_point"], dtype=dtype, output_scale=output_scale,
+                output_zero_point=zero_point,
+            )  # fmt: skip
+            assert got.dtype == np.dtype(dtype)
+            np.testing.assert_array_equal(got, want)
+
+
+def test_codes_out_and_leading_dimensions():
+    a = codes((2, 3, 5), "int8", 1)
+    w = codes((4, 5), "int8", 2)
+    whole = kvant.w8a8_linear(a.reshape(6, 5), 0.5, w, 0.25, dtype="int8", output_scale=40)
+    out = np.zeros((2, 3, 4), np.int8)
+    assert kvant.w8a8_linear(a, 0.5, w, 0.25, dtype=np.int8, output_scale=np.float32(40), out=out) is out
+    np.testing.assert_array_equal(out.reshape(6, 4), whole)
+    assert len(np.unique(whole)) > 10
+
+
 @pytest.mark.parametrize("k", [1, 2, 255, 256, 257, 33025, 65793, 131072])
 @pytest.mark.parametrize("act,weight", [("int8", "int8"), ("uint8", "int8"), ("int8", "uint8"), ("uint8", "uint8")])
 def test_sums_of_extremes_are_exact(act, weight, k):
@@ -129,13 +163,12 @@ def test_bad_scales_stay_in_their_rows_and_columns():
 
 
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
-def test_packed_int4_activations_and_weights(dtype):
+def test_packed_activations_and_weights(dtype):
     a, w = codes((3, 13), dtype), codes((5, 13), dtype, 1)
-    pack = kvant.PackedInt4.from_array
+    pack = kvant.PackedArray.from_array
     want = ref.linear(a, 0.1, 0, w, 0.5, 0, None)
-    signed = dtype == "int4"
-    for activation in (a, pack(a, signed=signed)):
-        for weight in (w, pack(w, signed=signed), kvant.PackedWeight(pack(w, signed=signed))):
+    for activation in (a, pack(a, dtype=dtype)):
+        for weight in (w, pack(w, dtype=dtype), kvant.PackedWeight(pack(w, dtype=dtype))):
             ref.same_bits(kvant.w8a8_linear(activation, 0.1, weight, 0.5), want)
 
 

@@ -158,7 +158,7 @@ def test_dlpack_tensors_are_freed():
 
 
 def test_views_keep_their_packed_bytes():
-    owner = kvant.PackedInt4.from_array(np.full((3, 4), 2))
+    owner = kvant.PackedArray.from_array(np.full((3, 4), 2))
     view = owner.packed
     del owner
     gc.collect()

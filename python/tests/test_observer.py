@@ -202,7 +202,7 @@ def test_repr_helps():
         ({"scope": "rows"}, ["rows"]),
         ({"scope": "channel"}, ["axis"]),
         ({"mode": "odd"}, ["odd"]),
-        ({"dtype": "int16"}, ["int16"]),
+        ({"dtype": "int32"}, ["int32"]),
         ({"dtype": "float32"}, ["float32"]),
         ({"input_dtype": "int8"}, ["int8"]),
         ({"kind": "percentile", "percentile": 50}, ["percentile", "50"]),

@@ -89,6 +89,16 @@ CASES = {
         {"activation": A, "act_scale": TOKEN, "weight": W, "weight_scale": WEIGHT_SCALE, "bias": BIAS},
         {"output": ("float32", (6, 9))}, {"output": ref.linear(A, TOKEN, 0, W, WEIGHT_SCALE, 0, BIAS)}, "w8a8_linear_",
     ),
+    "w8a8_linear_to_codes": case(
+        plan.W8A8LinearPlan, (8, 33, 9),
+        {
+            "activation": A, "act_scale": TOKEN, "weight": W, "weight_scale": WEIGHT_SCALE, "bias": BIAS,
+            "output_scale": 0.75, "output_zero_point": -3,
+        },
+        {"output": ("int8", (6, 9))},
+        {"output": ref.linear_codes(A, TOKEN, 0, W, WEIGHT_SCALE, 0, BIAS, 0.75, -3, "int8")}, "w8a8_linear_s8__",
+        output="int8",
+    ),
     "smoothquant_linear": case(
         plan.SmoothQuantLinearPlan, (6, 33, 9, 0.1), {"activation": A, "weight": W, "weight_scale": WEIGHT_SCALE},
         {"output": ("float32", (6, 9))}, {"output": ref.linear(A, 0.1, 5, W, WEIGHT_SCALE, 0, None)},
@@ -235,9 +245,9 @@ def test_sku_and_precision_guarantee(key):
     assert isinstance(sku, plan.KernelSku) and isinstance(guarantee, plan.PrecisionGuarantee)
     assert sku.name.startswith(c.sku) and sku.name.endswith("__" + sku.isa)
     assert sku.isa in ("scalar", "avx2") and sku.backend == "cpu"
-    assert sku.op == key.removesuffix("_channel") and sku.name in repr(sku)
+    assert sku.op == key.removesuffix("_channel").removesuffix("_to_codes") and sku.name in repr(sku)
     for promise in (guarantee, sku.precision_guarantee):
-        assert promise.math_precision in ("f32", "float32")
+        assert promise.math_precision == ("float64" if "to_codes" in key else "float32")
         assert promise.bit_stable_on_same_hardware is True and promise.bit_stable_across_hardware is True
         assert promise.deterministic is True
         assert promise.accumulator == ("exact_integer" if "linear" in key else "none")
@@ -304,11 +314,14 @@ def bad_select(cls, *arguments, words, error=(ValueError, NotImplementedError), 
         bad_select(plan.QuantizePlan, (1,) * 9, words=["9"]),
         bad_select(plan.QuantizePlan, (2, 3), input="int8", words=["int8"]),
         bad_select(plan.QuantizePlan, (2, 3), output="float32", words=["float32"]),
-        bad_select(plan.QuantizePlan, (2, 3), output="int16", words=["int16"]),
+        bad_select(plan.QuantizePlan, (2, 3), output="int32", words=["int32"]),
         bad_select(plan.QuantizePlan, (2, 3), scope="rows", words=["rows"]),
         bad_select(plan.QuantizePlan, (2, 3), scope="channel", axis=2, words=["axis 2"]),
         bad_select(plan.QuantizePlan, (2, 3), scope="group", group_size=0, words=["group_size 0"]),
         bad_select(plan.QuantizePlan, (2, 3), scope="group", words=["group_size"]),
+        bad_select(plan.QuantizePlan, (2, 3), scope="block", block_size=(2, 0), words=["columns 0"]),
+        bad_select(plan.QuantizePlan, (6,), scope="block", block_size=(2, 2), words=["[6]", "at least 2"]),
+        bad_select(plan.RangePlan, (2, 3), scope="block", words=["block_size"]),
         bad_select(plan.QuantizePlan, (2, 3), q_min=5, q_max=4, words=["q_min 5", "q_max 4"]),
         bad_select(plan.QuantizePlan, (2, 3), q_min=-129, words=["q_min -129", "-128"]),
         bad_select(plan.QuantizePlan, (2, 3), numerics="fast", words=["fast"]),
@@ -331,7 +344,7 @@ def bad_select(cls, *arguments, words, error=(ValueError, NotImplementedError), 
         bad_select(plan.W8A8LinearPlan, 2**40, 2**40, 3, words=[str(2**40)]),
         bad_select(plan.W8A8LinearPlan, 1, 2, 3, weight="int4", words=["4"]),
         bad_select(plan.W8A8LinearPlan, 1, 2, 3, activation="float32", words=["32"]),
-        bad_select(plan.W8A8LinearPlan, 1, 2, 3, output="int8", words=["8"]),
+        bad_select(plan.W8A8LinearPlan, 1, 2, 3, output="int4", words=["output", "int4", "uint8"]),
         bad_select(plan.SmoothQuantLinearPlan, 1, 2, 3, 0.0, words=["act_scale 0"]),
         bad_select(plan.SmoothQuantLinearPlan, 1, 2, 3, float("nan"), words=["act_scale nan"]),
         bad_select(plan.SmoothQuantLinearPlan, 1, 2, 3, 1.0, act_zero_point=2**24, words=["16777216"]),
@@ -404,6 +417,16 @@ def test_linear_plans_take_fewer_rows_and_packed_weights():
     y = np.zeros((9, 9), np.float32)
     status = p.can_implement(activation=nine, act_scale=1.0, weight=W, weight_scale=1.0, output=y)
     assert not status and "9 rows" in status.message and "max_rows 8" in status.message
+
+
+def test_a_smoothing_vector_must_be_given_where_it_was_announced():
+    c = CASES["quantized_linear"]
+    p = select(c)
+    inputs = {**c.inputs, "smooth": None}
+    status = p.can_implement(**inputs, **buffers(c))
+    assert not status and "no smooth is given" in status.message
+    with pytest.raises(ValueError, match="no smooth is given"):
+        p.run(**inputs, **buffers(c), **scratch(p))
 
 
 def test_no_elements():

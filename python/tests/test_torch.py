@@ -330,7 +330,7 @@ def test_a_subclass_and_inference_tensors_are_tensors():
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("kind", ["tensor", "channel", "token", "group"])
+@pytest.mark.parametrize("kind", ["tensor", "channel", "token", "group", "block"])
 def test_fake_quantize_forward_and_mask(dtype, kind):
     generator = torch.Generator().manual_seed(3)
     x = (torch.randn(6, 5, 32, generator=generator) * 2).to(dtype).requires_grad_()
@@ -351,9 +351,12 @@ def test_fake_quantize_forward_and_mask(dtype, kind):
     elif kind == "token":
         (scale, zero_point), options = parameters(6, 5), {"scope": "token"}
         s, z = scale[..., None], zero_point[..., None]
-    else:
+    elif kind == "group":
         (scale, zero_point), options = parameters(6, 5, 4), {"group_size": 8}
         s, z = scale.repeat_interleave(8, -1), zero_point.repeat_interleave(8, -1)
+    else:
+        (scale, zero_point), options = parameters(6, 3, 4), {"block_size": (2, 8)}
+        s, z = (p.repeat_interleave(8, -1).repeat_interleave(2, -2)[:, :5] for p in (scale, zero_point))
     y = fake_quantize(x, scale, zero_point, -8, 7, **options)
     assert y.requires_grad and y.dtype == dtype
     codes = torch.round(x.detach().to(wide) / s) + z
@@ -471,7 +474,8 @@ def test_gradients_from_many_threads(in_threads):
 # ---- FakeQuantize ---------------------------------------------------------------------------------------------------
 
 
-SCOPES = [{"scope": "tensor"}, {"scope": "channel", "axis": 0}, {"scope": "token"}, {"scope": "group", "group_size": 8}]
+SCOPES = [{"scope": "tensor"}, {"scope": "channel", "axis": 0}, {"scope": "token"}, {"scope": "group", "group_size": 8},
+          {"scope": "block", "block_size": (4, 8)}]
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int4", "uint4"])
@@ -481,7 +485,7 @@ def test_dynamic_fake_quantize_is_quantize_and_dequantize(dtype, mode, options):
     x = torch.randn(6, 32, generator=torch.Generator().manual_seed(0)).requires_grad_()
     y = FakeQuantize(dtype, mode=mode, **options)(x)
     q, scale, zero_point = kvant.dynamic_range_quantize(x.detach(), dtype=dtype, mode=mode, **options)
-    rest = [options[k] for k in ("axis", "group_size") if k in options]
+    rest = [options[k] for k in ("axis", "group_size", "block_size") if k in options]
     back = getattr(kvant, f"dequantize_per_{options['scope']}")(q, scale, zero_point, *rest)
     assert torch.equal(y.detach(), torch.as_tensor(back))
     y.sum().backward()
@@ -562,9 +566,10 @@ def test_fake_quantize_observes_other_types_and_refuses_other_channels():
 
 def test_fake_quantize_module_refuses_with_a_sentence():
     for options, words in (
-        ({"dtype": "int16"}, "dtype"), ({"mode": "lopsided"}, "mode"), ({"scope": "row"}, "scope"),
+        ({"dtype": "int32"}, "dtype"), ({"mode": "lopsided"}, "mode"), ({"scope": "row"}, "scope"),
         ({"scope": "channel"}, "axis"), ({"axis": 1}, "axis"), ({"scope": "group"}, "group_size"),
-        ({"group_size": 4}, "group_size"), ({"dtype": "int4", "q_max": 9}, "range within int4"),
+        ({"group_size": 4}, "group_size"), ({"scope": "block"}, "block_size"), ({"block_size": (4, 4)}, "block_size"),
+        ({"dtype": "int4", "q_max": 9}, "range within int4"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=words):
             FakeQuantize(**options)

@@ -16,7 +16,7 @@ import kvant
 
 x = np.ones((2, 3), np.float32)
 q, scale, zero_point = kvant.dynamic_range_quantize(x, scope="channel", axis=0)
-packed = kvant.PackedInt4.from_array(np.ones((2, 3), np.int8))
+packed = kvant.PackedArray.from_array(np.ones((2, 3), np.int8))
 sizes: tuple[int, ...] = packed.shape
 plan = kvant.plan.QuantizePlan.select((2, 3), scope="token")
 size: int = plan.workspace_size()
@@ -31,7 +31,7 @@ import kvant
 
 kvant.set_num_threads("two")
 kvant.quantize_per_tensor([1.0], 0.5, scale_of_nothing=1)
-kvant.PackedInt4.from_array([1]).shape.append(3)
+kvant.PackedArray.from_array([1]).shape.append(3)
 name: int = kvant.plan.QuantizePlan.select((2,)).sku().name
 """
 

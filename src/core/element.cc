@@ -14,14 +14,26 @@ BFloat16 to_bfloat16(float value) { return semantics::narrow<BFloat16>(value); }
 
 namespace kvant::core {
 
-std::string names_of(ElementClass element_class) {
+namespace {
+
+template <class Predicate>
+std::string names_where(const Predicate& wanted) {
   std::string names;
   for (const ElementInfo& element : kElements) {
-    if (element.element_class != element_class) continue;
+    if (!wanted(element)) continue;
     if (!names.empty()) names += ", ";
     names += element.name;
   }
   return names;
+}
+
+}  // namespace
+
+std::string names_of(ElementClass element_class) {
+  return names_where([&](const ElementInfo& e) { return e.element_class == element_class; });
+}
+std::string names_of(GridKind grid) {
+  return names_where([&](const ElementInfo& e) { return e.grid == grid; });
 }
 
 }  // namespace kvant::core

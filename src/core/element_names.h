@@ -8,5 +8,6 @@
 namespace kvant::core {
 
 std::string names_of(ElementClass element_class);
+std::string names_of(GridKind grid);
 
 }  // namespace kvant::core

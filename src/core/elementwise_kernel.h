@@ -12,6 +12,7 @@
 #include "kvant/sku.h"
 #include "kvant/status.h"
 #include "kvant/stream.h"
+#include "semantics/float_grid.h"
 
 namespace kvant::detail {
 
@@ -26,8 +27,11 @@ struct ElementwiseJob {
   std::int64_t out_stride = 0;
   Scales scale;
   ZeroPoints zero_point;
+  // Quotients are clamped to [q_min - zero_point, q_max - zero_point]. Of a floating-point grid: to its ends, which are
+  // whole numbers too.
   std::int32_t q_min = 0;
   std::int32_t q_max = 0;
+  semantics::FloatGrid grid;  // without bits: the grid is one of integers
   Numerics numerics = Numerics::exact;
   Runs runs;
 };

@@ -18,6 +18,9 @@ struct CodedWeights {
   std::size_t count;  // at most ErrorSums::kMaxCount
   double scale;       // an f32
   std::int32_t zero_point;
+  const float* numbers;        // of each byte; null: codes are integers
+  std::int8_t magnitude_mask;  // of the bits of a code; all of an integer's
+  std::int8_t largest;         // code of the largest magnitude
 };
 
 // Where count_on_grid() counts.
@@ -34,7 +37,7 @@ struct ErrorSumsKernel {
   static constexpr std::string_view kFamily = "error sums";
   KernelSku sku;
   // Weights that are not finite make the sum of squares infinite or NaN.
-  void (*loss)(const CodedWeights& stretch, int q_max, ErrorSums::Loss& loss);
+  void (*loss)(const CodedWeights& stretch, ErrorSums::Loss& loss);
   void (*output_loss)(const CodedWeights& stretch, const float* m, const float* n, ErrorSums::OutputLoss& loss);
   void (*error_magnitudes)(const CodedWeights& stretch, double* magnitudes);
   void (*add_cell_errors)(const CodedWeights& stretch, std::size_t offset, std::size_t cell, double* errors);

@@ -97,6 +97,8 @@ struct LinearJob {
   const std::byte* bias = nullptr;    // null: none
   bool bias_is_output_kind = true;    // otherwise the compute type
   Rows out;
+  float output_scale = 1;              // of outputs that are codes
+  std::int32_t output_zero_point = 0;  // the same
 };
 
 struct LinearKernel {

@@ -36,6 +36,7 @@ std::string_view name(GranularityKind kind) {
     case GranularityKind::channel: return "channel";
     case GranularityKind::token: return "token";
     case GranularityKind::group: return "group";
+    case GranularityKind::block: return "block";
   }
   return "unknown";
 }
@@ -75,6 +76,14 @@ std::string_view name(DynamicRangeMode mode) {
   switch (mode) {
     case DynamicRangeMode::symmetric: return "symmetric";
     case DynamicRangeMode::asymmetric: return "asymmetric";
+  }
+  return "unknown";
+}
+
+std::string_view name(MxRule rule) {
+  switch (rule) {
+    case MxRule::floor: return "floor";
+    case MxRule::round_up: return "round_up";
   }
   return "unknown";
 }

@@ -22,6 +22,42 @@ Split split_at(const Shape& shape, int axis) {
   return split;
 }
 
+// A block that reaches beyond its matrix ends there.
+struct Blocks {
+  std::int64_t matrices, rows, columns;  // of the tensor
+  std::int64_t block_rows, block_columns;
+  std::int64_t down, across;  // blocks of a matrix
+
+  Blocks(const Shape& shape, const Granularity& granularity)
+      : matrices(split_at(shape, shape.rank() - 2).outer),
+        rows(shape[shape.rank() - 2]),
+        columns(shape.row_length()),
+        block_rows(std::min(granularity.block_rows(), rows)),
+        block_columns(std::min(granularity.block_columns(), columns)),
+        down(base::divide_up(rows, block_rows)),
+        across(base::divide_up(columns, block_columns)) {}
+};
+
+// `count` contiguous stretches of `length` elements in runs, the last of which may be shorter.
+Runs runs_along(std::int64_t count, std::int64_t length, std::int64_t run) {
+  if (length % run == 0) return {.lines = 1, .length = count * length, .run = run};
+  return {.lines = count, .length = length, .run = run, .outer_step = base::divide_up(length, run)};
+}
+
+// Blocks with rows as lines.
+Runs rows_of_blocks(const Blocks& b) {
+  Runs runs{.lines = b.matrices * b.rows, .length = b.columns, .run = b.block_columns};
+  if (b.block_rows == 1) {
+    runs.outer_step = b.across;
+  } else {
+    runs.middle_count = b.rows;
+    runs.group = b.block_rows;
+    runs.middle_step = b.across;
+    runs.outer_step = b.down * b.across;
+  }
+  return runs;
+}
+
 int positive_axis(const Shape& shape, int axis) { return axis < 0 ? axis + shape.rank() : axis; }
 
 }  // namespace
@@ -42,13 +78,8 @@ Runs dense_runs(const Shape& shape, const Granularity& granularity) {
       break;
     case GranularityKind::group: {
       const std::int64_t size = std::min(granularity.group_size(), split.axis);
-      if (split.inner == 1 && split.axis % size == 0) {
-        runs.run = size;
-      } else if (split.inner == 1) {
-        runs.lines = split.outer;
-        runs.length = split.axis;
-        runs.run = size;
-        runs.outer_step = base::divide_up(split.axis, size);
+      if (split.inner == 1) {
+        runs = runs_along(split.outer, split.axis, size);
       } else {
         runs.lines = split.outer * split.axis;
         runs.length = split.inner;
@@ -59,6 +90,12 @@ Runs dense_runs(const Shape& shape, const Granularity& granularity) {
         runs.outer_step = base::divide_up(split.axis, size) * split.inner;
       }
       break;
+    }
+    case GranularityKind::block: {
+      const Blocks b(shape, granularity);
+      if (b.block_rows == 1) return runs_along(b.matrices * b.rows, b.columns, b.block_columns);
+      if (b.across == 1) return runs_along(b.matrices, b.rows * b.columns, b.block_rows * b.columns);
+      return rows_of_blocks(b);
     }
   }
   return runs;
@@ -100,6 +137,7 @@ Runs row_runs(const Shape& shape, const Granularity& granularity) {
       }
       break;
     }
+    case GranularityKind::block: return rows_of_blocks(Blocks(shape, granularity));
   }
   return runs;
 }

@@ -2,13 +2,17 @@
 // line, `run` neighbours share a scale and a zero point (the line's last run may be shorter); element j of line i
 // uses parameter first_parameter(i) + j / run. A run of 1 means that every element has its own.
 //
-// The four granularities as dense runs, for a shape [outer…, axis, inner…] with a row of D elements:
+// The five granularities as dense runs, for a shape [outer…, axis, inner…] with a row of D elements; blocks of r × c,
+// at most a matrix, in [outer…, R, C]:
 //
 //   tensor         one line of all elements, one run
 //   channel        outer lines of C * inner elements in runs of inner; parameters start anew in each line
 //   token          one line of all elements in runs of D
 //   group, last    one line in runs of the group size, or rows as lines where the last group is ragged
 //   group, outer   outer * K lines of inner elements, runs of 1; `group` consecutive lines share parameters
+//   block, 1 × c   groups of c along the last axis
+//   block, r × C   groups of r * C elements along matrices of R * C
+//   block, r × c   outer * R lines of C elements, runs of c; `group` = r consecutive lines share parameters
 //
 // Where rows have gaps (a row stride, or packed rows of odd length) lines are rows and the index of a line is
 // read in mixed radix (outer, middle, inner) to find its parameters.

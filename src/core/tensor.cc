@@ -2,6 +2,7 @@
 
 #include "base/text.h"
 
+#include "base/divide_up.h"
 #include "base/refuse.h"
 #include "kvant/granularity.h"
 
@@ -28,6 +29,24 @@ std::string Shape::to_string() const {
   return text + "]";
 }
 
+namespace {
+
+Result<Shape> block_parameters(const Shape& shape, const Granularity& granularity) {
+  const int rank = shape.rank();
+  const std::int64_t rows = granularity.block_rows(), columns = granularity.block_columns();
+  if (rank < 2)
+    return base::invalid_problem("per_block: shape {} has no rows and columns; its rank must be at least 2",
+                                 shape.to_string());
+  if (rows < 1) return base::invalid_problem("per_block: rows {} of a block must be positive", rows);
+  if (columns < 1) return base::invalid_problem("per_block: columns {} of a block must be positive", columns);
+  Shape blocks = shape;
+  blocks[rank - 2] = base::divide_up(shape[rank - 2], rows);
+  blocks[rank - 1] = base::divide_up(shape[rank - 1], columns);
+  return blocks;
+}
+
+}  // namespace
+
 Result<Shape> parameter_shape(const Shape& shape, const Granularity& granularity) {
   const std::string_view kind = name(granularity.kind());
   if (shape.rank() > kMaxRank)
@@ -42,6 +61,7 @@ Result<Shape> parameter_shape(const Shape& shape, const Granularity& granularity
 
   if (granularity.kind() == GranularityKind::token && shape.rank() == 0)
     return base::invalid_problem("per_token: shape [] has no rows; its rank must be at least 1");
+  if (granularity.kind() == GranularityKind::block) return block_parameters(shape, granularity);
   const int axis = granularity.axis() < 0 ? granularity.axis() + shape.rank() : granularity.axis();
   if (axis < 0 || axis >= shape.rank())
     return base::invalid_problem("per_{}: axis {} is not in shape {} of rank {}", kind, granularity.axis(),
@@ -55,7 +75,7 @@ Result<Shape> parameter_shape(const Shape& shape, const Granularity& granularity
   if (granularity.group_size() < 1)
     return base::invalid_problem("per_group: group_size {} must be positive", granularity.group_size());
   Shape groups = shape;
-  groups[axis] = shape[axis] / granularity.group_size() + (shape[axis] % granularity.group_size() != 0);
+  groups[axis] = base::divide_up(shape[axis], granularity.group_size());
   return groups;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <type_traits>
 #include <utility>
 
@@ -57,9 +58,29 @@ consteval std::size_t elementwise_kernel_count(std::size_t real_types, std::size
   return count;
 }
 
-// The integer type that a code is computed in: its own, or a byte of its sign for packed ones.
+// A code of a floating-point grid in a byte. Which grid it is, a kernel is told by its job, so that all of them share
+// their kernels.
+struct FloatCode {
+  std::uint8_t bits;
+};
+
+// What a code is computed in: an integer type, its own or for packed ones a byte of its sign, or a FloatCode.
 template <class T>
-using unpacked_t = std::conditional_t<!is_packed(kind_of<T>), T,
-                                      std::conditional_t<(code_range(kind_of<T>).min < 0), std::int8_t, std::uint8_t>>;
+using unpacked_t = std::conditional_t<
+    has_float_grid(kind_of<T>), FloatCode,
+    std::conditional_t<!is_packed(kind_of<T>), T,
+                       std::conditional_t<(code_range(kind_of<T>).min < 0), std::int8_t, std::uint8_t>>>;
+
+// What kernels see of an element in memory: packed types are themselves, the others what they are computed in.
+template <class T>
+struct InMemory {
+  using Type = T;
+};
+template <class T>
+requires(is_code(kind_of<T>) && !is_packed(kind_of<T>)) struct InMemory<T> {
+  using Type = unpacked_t<T>;
+};
+template <class T>
+using in_memory_t = typename InMemory<T>::Type;
 
 }  // namespace kvant::core

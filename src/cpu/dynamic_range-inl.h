@@ -58,18 +58,19 @@ struct NothingAhead {
 template <class L, class Op, class Body, class Ahead>
 KVANT_NOINLINE void quantize_stretch(const ElementwiseWork& job, const RunParameters<L>& given,
                                      const typename Op::Span& s, std::int64_t n, const Ahead& ahead, bool stream) {
-  const RunParameters<L> p = given;  // a copy, which the bytes that are stored cannot be part of: it stays in registers
+  const auto own = work_of<Body>(job);
+  const auto p = parameters_of_run<Body>(own, given);
   using Span = typename Op::Span;
   constexpr std::int64_t kBlock = 4 * L::kWidth;
   for_each_whole_block<L>(s, n, {stream, 0}, [&](const Span& block, std::int64_t i, bool st) KVANT_INLINE_LAMBDA {
-    ahead.block(i, job.fetch_ahead);
-    Body::block(job, p, block, st);
+    ahead.block(i, own.fetch_ahead);
+    Body::block(own, p, block, st);
   });
   const std::int64_t rest = n % kBlock;
   if (rest <= 0) return;
   ahead.tail(n, rest);
   for_rest<L>(s, n,
-              [&](const Span& block, std::int64_t, bool st) KVANT_INLINE_LAMBDA { Body::block(job, p, block, st); });
+              [&](const Span& block, std::int64_t, bool st) KVANT_INLINE_LAMBDA { Body::block(own, p, block, st); });
 }
 
 // The codes of whole runs of whole blocks and, in the same loop, the ranges of as many runs ahead: short runs feel
@@ -80,14 +81,15 @@ KVANT_NOINLINE void quantize_whole_blocks(const ElementwiseWork& job, const Para
                                           std::int64_t runs, bool stream, semantics::Range<L>* folded) {
   using Accumulator = typename RangeOfAny<L, typename Op::In>::Type;
   constexpr std::int64_t kBlock = 4 * L::kWidth;
-  const std::int64_t fetch_ahead = job.fetch_ahead;
+  const auto own = work_of<Body>(job);
+  const std::int64_t fetch_ahead = own.fetch_ahead;
   for (std::int64_t i = 0; i < runs; ++i) {
-    const RunParameters<L> p(table, i);
+    const auto p = parameters_of_run<Body>(own, RunParameters<L>(table, i));
     Accumulator all = Accumulator::first(ahead);
     const auto* end = s.x + run;
     for (;;) {
       if (fetch_ahead != 0) fetch_block<kBlock>(ahead, fetch_ahead);
-      Body::block(job, p, s, stream);
+      Body::block(own, p, s, stream);
       s = s + kBlock;
       ahead += kBlock;
       if (s.x == end) break;
@@ -105,7 +107,14 @@ KVANT_NOINLINE void find_runs(const In* x, std::int64_t run, std::int64_t elemen
     *folded = accumulate_stretch<L, Accumulator>(x, elements < run ? elements : run, fetch_ahead).folded();
 }
 
-template <class L, class In, class Code>
+// What a buffer of codes has beyond its last: a block of packed codes may reach there.
+template <class L, class Code, bool kPacked = kIsPacked<Code>>
+inline constexpr std::int64_t kStageRoom = kPackBlock<L, Code>;
+template <class L, class Code>
+inline constexpr std::int64_t kStageRoom<L, Code, false> = 1;
+
+// Code is one as kernels see it in memory (core::in_memory_t), CodeByte what it is computed in.
+template <class L, class In, class Code, class CodeByte>
 class OwnRangeQuantizer {
  public:
   KVANT_INLINE OwnRangeQuantizer(const DynamicRangeWork& job, const ElementwisePart& part)
@@ -127,8 +136,8 @@ class OwnRangeQuantizer {
 
  private:
   using C = typename L::C;
-  using Out = core::unpacked_t<Code>;
-  using Op = Quantize<L, In, Out>;
+  using Out = CodeByte;
+  using Op = typename decltype(body_of<QuantizeKind::quantize, L, In, Out>())::type;
   using Span = Stretch<In, Out>;
   using Range = semantics::Range<L>;
   using Accumulator = typename RangeOfAny<L, In>::Type;
@@ -274,12 +283,12 @@ class OwnRangeQuantizer {
   const std::int64_t whole_batch_;
   Range folded_[kMaxRuns] = {};  // the range of each run, still spread over a vector
   ParameterTable<L> table_;
-  alignas(64) std::uint8_t staged_[kIsPacked<Code> ? kStaged + 64 : 1];
+  alignas(64) std::uint8_t staged_[kStaged + kStageRoom<L, Code>];
 };
 
-template <class L, class In, class Code>
+template <class L, class In, class Code, class CodeByte>
 void quantize_with_own_range(const DynamicRangeWork& job, const ElementwisePart& part) {
-  OwnRangeQuantizer<L, In, Code>(job, part).run();
+  OwnRangeQuantizer<L, In, Code, CodeByte>(job, part).run();
 }
 
 // ---- The table ------------------------------------------------------------------------------------------------
@@ -292,7 +301,7 @@ constexpr DynamicRangeKernel dynamic_range_kernel() {
       detail::bit_stable_sku<compute_t<F>>(Isa::kArch, QuantizeKind::dynamic_range_quantize, kind_of<F>, kind_of<Code>);
   kernel.prepare = &prepare_dynamic_range;
   kernel.launch = &launch_dynamic_range;
-  kernel.run = &quantize_with_own_range<L, F, Code>;
+  kernel.run = &quantize_with_own_range<L, F, core::in_memory_t<Code>, core::unpacked_t<Code>>;
   return kernel;
 }
 

@@ -6,6 +6,7 @@
 
 #include "core/dynamic_range_kernel.h"
 #include "cpu/elementwise_kernel.h"
+#include "cpu/range_kernel.h"
 #include "semantics/dynamic_range.h"
 
 namespace kvant::cpu {
@@ -17,7 +18,7 @@ struct DynamicRangeWork {
   const ElementwiseWork* any;     // for any elements
   const ElementwiseWork* finite;  // for runs whose elements are known to be finite; differs in `bounded`
   const semantics::RangeRules* rules;
-  std::byte* scale;
+  ScaleSink scale;
   std::byte* zero_point;              // null: not wanted
   const ElementwiseKernel* quantize;  // of the same types
 };

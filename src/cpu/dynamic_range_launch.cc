@@ -1,5 +1,9 @@
 // Dynamic-range quantization on a stream's threads: in one pass where every run is a segment that fits the cache,
 // otherwise ranges by a range kernel and codes by an element-wise kernel that reads the scales the first one wrote.
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
 #include "base/float_environment.h"
 #include "core/kernel_set.h"
 #include "cpu/dynamic_range_kernel.h"
@@ -13,21 +17,57 @@ namespace {
 struct PreparedDynamicRange : detail::Prepared {
   PreparedDynamicRange(const detail::DynamicRangeProblem& problem, const RangeKernel& range,
                        const ElementwiseKernel& quantize)
-      : tensor(problem.segments),
+      : whole(problem.finds_global ? std::make_optional<SegmentedTensor>(problem.whole_tensor()) : std::nullopt),
+        tensor(problem.segments),
         output(*problem.segments.output),
         rules(problem.rules),
+        grid(problem.grid),
         numerics(problem.numerics),
         range_kernel(&range),
         quantize_kernel(&quantize) {}
-  std::size_t workspace_size() const override { return tensor.workspace_bytes(); }
+  std::size_t workspace_size() const override {
+    return std::max(tensor.workspace_bytes(), whole ? whole->workspace_bytes() : 0);
+  }
 
+  std::optional<SegmentedTensor> whole;  // as one segment, where the global scale is found
   SegmentedTensor tensor;
   ElementKind output;
   semantics::RangeRules rules;
+  semantics::FloatGrid grid;
   Numerics numerics;
   const RangeKernel* range_kernel;
   const ElementwiseKernel* quantize_kernel;
 };
+
+// The largest magnitude of a tensor becomes its global scale.
+Status find_global_scale(const Stream& stream, const PreparedDynamicRange& plan, void* workspace,
+                         const detail::DynamicRangeJob& job) {
+  struct Magnitude {
+    const RangeKernel* kernel;
+    bool f64;
+    double* found;
+
+    void finished(const RangeSlots& slots) const {
+      std::byte bytes[sizeof(double)];
+      kernel->report({.min = nullptr, .max = nullptr, .max_abs = bytes, .accumulate = false}, slots);
+      float narrow;
+      std::memcpy(f64 ? static_cast<void*>(found) : static_cast<void*>(&narrow), bytes, f64 ? 8 : 4);
+      if (!f64) *found = static_cast<double>(narrow);
+    }
+    void hot(const ElementwisePart&, bool) const {}
+    void part_done() const {}
+  };
+  const Segments& segments = plan.whole->geometry(job.gaps);
+  double max_abs = 0;
+  const Magnitude magnitude{plan.range_kernel, plan.tensor.input == ElementKind::f64, &max_abs};
+  const RangeWork work = plan.whole->range_work(segments, job.x, false);
+  SegmentVisit visit(segments, *plan.range_kernel, work, plan.whole->compute_bytes(), workspace, magnitude);
+  if (Status s = visit.run(stream); !s.ok()) return s;
+  const base::DefaultFloatEnvironment environment;
+  const float global = semantics::nvfp4_global_scale(max_abs, plan.rules.q_max);
+  std::memcpy(job.global_out, &global, sizeof global);
+  return {};
+}
 
 // Ranges become parameters, and the codes of a cell are made while it is hot.
 struct Quantizer {
@@ -74,8 +114,11 @@ Status run_by_runs(const Stream& stream, const DynamicRangeKernel& kernel, const
 }
 
 // Codes of finite elements lie inside [q_min, q_max] or, by one rounding, a step outside it, where saturation mends
-// them if that is the range of the type. Symmetric ones reach from -q_max to q_max and no further.
+// them if that is the range of the type. Symmetric ones reach from -q_max to q_max and no further. A scale of f16 ends
+// at 65504 and may leave elements far outside, and so may powers of two and codes of e4m3.
 bool codes_stay_inside(const semantics::RangeRules& rules, ElementKind output) {
+  using semantics::ScaleRule;
+  if (rules.scale_rule != ScaleRule::plain && rules.scale_rule != ScaleRule::bf16) return false;
   const bool whole_byte =
       !is_packed(output) && rules.q_min == code_range(output).min && rules.q_max == code_range(output).max;
   return whole_byte || (rules.symmetric && rules.q_min <= -rules.q_max);
@@ -100,14 +143,17 @@ Status launch_dynamic_range(const detail::DynamicRangeKernel& kernel, const Stre
   const Segments& segments = plan.tensor.geometry(job.gaps);
   const bool large = row_bytes(plan.output, segments.elements) >= kStreamBytes;
   ElementwiseWork any;
-  detail::fill_codes_job(job, plan.rules, plan.numerics, segments.runs,
+  detail::fill_codes_job(job, plan.rules, plan.grid, plan.numerics, segments.runs,
                          plan.tensor.line_stride(segments.runs, plan.tensor.input, job.x),
                          plan.tensor.line_stride(segments.runs, plan.output, job.out), any);
   any.stream = large;
   any.fetch_ahead = large ? kFetchAhead : 0;
   ElementwiseWork finite = any;
   finite.bounded = codes_stay_inside(plan.rules, plan.output);
-  const DynamicRangeWork work{&any, &finite, &plan.rules, job.scale, job.zero_point, plan.quantize_kernel};
+  if (job.global_out != nullptr)
+    if (Status s = find_global_scale(stream, plan, workspace, job); !s.ok()) return s;
+  const ScaleSink scales{job.scale, row_bytes(job.scale_kind, 1), any.scale.global_on_cpu()};
+  const DynamicRangeWork work{&any, &finite, &plan.rules, scales, job.zero_point, plan.quantize_kernel};
   if (runs_are_segments(segments, plan.output))
     return run_by_runs(stream, of_cpu(kernel), *plan.quantize_kernel, work, segments.elements);
   const RangeWork range_work = plan.tensor.range_work(segments, job.x, large);

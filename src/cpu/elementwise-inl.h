@@ -23,10 +23,13 @@ void finish_streaming() {
   L::finish_streaming();
 }
 
+template <class T>
+inline constexpr bool kIsSixteenBitFloat = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
+
 // Op reads InElement and writes OutElement in memory; at most one of them is packed.
 template <class L, class Op, class InElement, class OutElement>
 void run_part(const ElementwiseWork& job, const ElementwisePart& part) {
-  constexpr bool kSixteenBit = sizeof(typename Op::In) == 2 || sizeof(typename Op::Out) == 2;
+  constexpr bool kSixteenBit = kIsSixteenBitFloat<typename Op::In> || kIsSixteenBitFloat<typename Op::Out>;
   if (job.runs.run != 1)
     run_line_by_line<L, Op, InElement, OutElement>(
         job, part,
@@ -56,7 +59,7 @@ constexpr ElementwiseKernel elementwise_kernel() {
   ElementwiseKernel kernel = {};
   kernel.sku = detail::bit_stable_sku<compute_t<F>>(Isa::kArch, kOp, kind_of<In>, kind_of<Out>);
   kernel.launch = &launch_elementwise;
-  kernel.run = &run_part<L, Op, In, Out>;
+  kernel.run = &run_part<L, Op, core::in_memory_t<In>, core::in_memory_t<Out>>;
   kernel.finish_streaming = &finish_streaming<L>;
   return kernel;
 }

@@ -93,7 +93,8 @@ Status launch_work(const ElementwiseKernel& kernel, const Stream& stream, const 
   const bool whole_bytes = fills_bytes(sku.element, length) && fills_bytes(sku.aux_element, length);
   if (!whole_bytes || !JoinedLines::serve(work, row_bytes(sku.element, length), row_bytes(sku.aux_element, length)))
     return launch_lines(stream, kernel, work);
-  const JoinedLines lines(work, static_cast<std::size_t>(row_bytes(scales_of(sku), 1)));
+  const JoinedLines lines(
+      work, static_cast<std::size_t>(row_bytes(work.scale.plain() ? scales_of(sku) : work.scale.kind, 1)));
   if (Status status = launch_lines(stream, kernel, lines.joined()); !status.ok()) return status;
   return lines.rest().runs.lines == 0 ? Status() : launch_lines(stream, kernel, lines.rest());
 }

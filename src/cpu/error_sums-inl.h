@@ -60,8 +60,12 @@ struct ErrorSumsOf {
     return semantics::total_of_lanes(lanes);
   }
 
+  // d of each code: v = scale * d.
   static KVANT_INLINE void differences(const detail::CodedWeights& s, float* to) {
-    for (std::size_t i = 0; i < s.count; ++i) to[i] = static_cast<float>(s.codes[i] - s.zero_point);
+    if (s.numbers != nullptr)
+      for (std::size_t i = 0; i < s.count; ++i) to[i] = s.numbers[static_cast<std::uint8_t>(s.codes[i])];
+    else
+      for (std::size_t i = 0; i < s.count; ++i) to[i] = static_cast<float>(s.codes[i] - s.zero_point);
   }
 
   // f(weights, differences) for four elements at a time; zeros fill up the last four.
@@ -94,29 +98,33 @@ struct ErrorSumsOf {
     }
   };
 
-  // Codes with |q| >= q_max.
-  static KVANT_INLINE std::uint64_t codes_at_ends(const std::int8_t* codes, std::size_t count, int q_max) {
+  // Codes of the largest magnitude.
+  static KVANT_INLINE std::uint64_t codes_at_ends(const detail::CodedWeights& s) {
     constexpr std::size_t kBytes = sizeof(Bytes);
-    const Bytes high = Bytes{} + static_cast<std::int8_t>(q_max), low = -high;
+    const Bytes mask = Bytes{} + s.magnitude_mask, high = Bytes{} + s.largest, low = -high;
     std::uint64_t ends = 0;
     std::size_t i = 0;
-    while (i + kBytes <= count) {
+    while (i + kBytes <= s.count) {
       Bytes found = {};
       // A lane holds 127 before it wraps.
       const std::size_t wrap = i + 127 * kBytes;
-      const std::size_t stop = count < wrap ? count : wrap;
+      const std::size_t stop = s.count < wrap ? s.count : wrap;
       for (; i + kBytes <= stop; i += kBytes) {
         Bytes q;
-        __builtin_memcpy(&q, codes + i, sizeof q);
+        __builtin_memcpy(&q, s.codes + i, sizeof q);
+        q &= mask;
         found -= (q >= high) | (q <= low);
       }
       for (std::size_t lane = 0; lane < kBytes; ++lane) ends += static_cast<std::uint64_t>(found[lane]);
     }
-    for (; i < count; ++i) ends += codes[i] <= -q_max || codes[i] >= q_max ? 1u : 0u;
+    for (; i < s.count; ++i) {
+      const int q = s.codes[i] & s.magnitude_mask;
+      ends += q <= -s.largest || q >= s.largest ? 1u : 0u;
+    }
     return ends;
   }
 
-  static void loss(const detail::CodedWeights& s, int q_max, ErrorSums::Loss& loss) {
+  static void loss(const detail::CodedWeights& s, ErrorSums::Loss& loss) {
     float d[ErrorSums::kMaxCount];
     differences(s, d);
     Accumulators low, high;
@@ -131,7 +139,7 @@ struct ErrorSumsOf {
       if (low.largest[lane] > loss.largest) loss.largest = low.largest[lane];
       if (high.largest[lane] > loss.largest) loss.largest = high.largest[lane];
     }
-    loss.at_ends = codes_at_ends(s.codes, s.count, q_max);
+    loss.at_ends = codes_at_ends(s);
   }
 
   struct OutputAccumulators {
@@ -172,9 +180,11 @@ struct ErrorSumsOf {
 
   static void error_magnitudes(const detail::CodedWeights& s, double* magnitudes) {
     const T* weights = static_cast<const T*>(s.weights);
+    float d[ErrorSums::kMaxCount];
+    differences(s, d);
     for (std::size_t i = 0; i < s.count; ++i)
-      magnitudes[i] = std::fabs(semantics::code_error(static_cast<double>(weights[i]), s.scale,
-                                                      static_cast<double>(s.codes[i] - s.zero_point)));
+      magnitudes[i] =
+          std::fabs(semantics::code_error(static_cast<double>(weights[i]), s.scale, static_cast<double>(d[i])));
   }
 
   // Cells of one column: side by side, there is nothing to add up in lanes.

@@ -1,5 +1,6 @@
 // Linear layers, compiled once for each instruction set: panel by panel, the exact sums of a block of rows by a
-// micro-kernel (cpu/micro/), then zero points and the floating-point end by the formulas of semantics/linear.h.
+// micro-kernel (cpu/micro/), then zero points and the end in floating point or in codes by the formulas of
+// semantics/linear.h.
 #pragma once
 
 #include <array>
@@ -26,8 +27,16 @@ KVANT_INLINE T parameter_at(const std::byte* values, std::int64_t step, std::int
   return load_unaligned(reinterpret_cast<const T*>(values) + step * index);
 }
 
-template <class Micro, class L, class Out>
+// Out is a floating-point type, or CodeByte for s8 and u8.
+template <class Isa, class Out>
 class LinearRunner {
+  using Micro = typename Isa::Micro;
+  using Scale = compute_t<Out>;
+  using ScaleLanes = typename Isa::template Lanes<Scale>;
+  using C = semantics::sum_t<Out>;
+  using L = typename Isa::template Lanes<C>;
+  using F = typename L::F;
+
  public:
   KVANT_INLINE LinearRunner(const LinearWork& job, const LinearPart& part) : job_(job), part_(part) {}
 
@@ -44,8 +53,7 @@ class LinearRunner {
   }
 
  private:
-  using C = typename L::C;
-  using F = typename L::F;
+  static constexpr bool kWritesCodes = std::is_same_v<Out, semantics::CodeByte>;
   template <class Sum>
   using Correction = semantics::RowCorrection<Sum>;
   static constexpr std::int64_t kColumns = Micro::kColumns;
@@ -53,7 +61,8 @@ class LinearRunner {
   static constexpr std::int64_t kRowBlock = Micro::kMaxRows;
   static constexpr std::int64_t kMinRowBlock = 16;
   static constexpr std::int64_t kCachedCodes = 1 << 18;
-  static_assert(kRowBlock % Micro::kRows == 0 && kMinRowBlock % Micro::kRows == 0 && kColumns % L::kWidth == 0);
+  static_assert(kRowBlock % Micro::kRows == 0 && kMinRowBlock % Micro::kRows == 0 && kColumns % L::kWidth == 0 &&
+                kColumns % ScaleLanes::kWidth == 0);
   static_assert(semantics::sum_fits_32_bits(semantics::kMaxProductU8S8, Micro::kChunk));
 
   KVANT_INLINE std::int64_t rows_in_block() const {
@@ -67,7 +76,7 @@ class LinearRunner {
     Micro::column_sums(panel, column_sums_);
     const std::int64_t first = first_column_ = panel.index * kColumns;
     columns_ = job_.columns - first < kColumns ? job_.columns - first : kColumns;
-    fill_columns<C>(weight_scale_, job_.weight_scale, job_.weight_scale_step, first);
+    fill_columns<Scale>(weight_scale_, job_.weight_scale, job_.weight_scale_step, first);
     fill_columns<std::int32_t>(weight_zero_point_, job_.weight_zero_point, job_.weight_zero_point_step, first);
     std::int32_t any = 0;
     for (std::int64_t n = 0; n < kColumns; ++n) any |= weight_zero_point_[n] = weight_zero_point(weight_zero_point_[n]);
@@ -86,9 +95,14 @@ class LinearRunner {
     for (std::int64_t n = 0; n < kColumns; ++n) to[n] = load_unaligned(from + (n < columns_ ? n * step : 0));
   }
   KVANT_INLINE C bias_at(std::int64_t n) const {
-    if (job_.bias_is_output_kind)
-      return ScalarLanes<C>::widen(load_unaligned(reinterpret_cast<const Out*>(job_.bias) + n));
-    return load_unaligned(reinterpret_cast<const C*>(job_.bias) + n);
+    if constexpr (kWritesCodes) {
+      const C bias = load_unaligned(reinterpret_cast<const Scale*>(job_.bias) + n);
+      return semantics::bias_in_steps<ScalarLanes<C>>(bias, job_.output_scale);
+    } else {
+      if (job_.bias_is_output_kind)
+        return ScalarLanes<C>::widen(load_unaligned(reinterpret_cast<const Out*>(job_.bias) + n));
+      return load_unaligned(reinterpret_cast<const C*>(job_.bias) + n);
+    }
   }
   KVANT_INLINE std::int32_t weight_zero_point(std::int32_t given) const {
     return semantics::limit_weight_zero_point<ScalarLanes<C>>(given, job_.weight_range.min, job_.weight_range.max) +
@@ -182,20 +196,43 @@ class LinearRunner {
   }
 
   KVANT_INLINE void write_row(std::int64_t row) const {
-    const C scale = parameter_at<C>(job_.act_scale, job_.act_scale_step, row);
+    const auto scale = parameter_at<Scale>(job_.act_scale, job_.act_scale_step, row);
     Out* out = reinterpret_cast<Out*>(job_.out + row * job_.out_stride);
     if (columns_ == kColumns) return write_columns(scale, out + first_column_);
     alignas(64) Out copies[kColumns];
     write_columns(scale, copies);
     __builtin_memcpy(out + first_column_, copies, static_cast<std::size_t>(columns_) * sizeof(Out));
   }
-  KVANT_INLINE void write_columns(C act_scale, Out* out) const {
+  KVANT_INLINE void write_columns(Scale act_scale, Out* out) const {
+    if constexpr (kWritesCodes)
+      write_codes(act_scale, out);
+    else
+      write_numbers(act_scale, out);
+  }
+  KVANT_INLINE void write_numbers(Scale act_scale, Out* out) const {
     const F scale = L::set(act_scale);
     const semantics::LinearEnd<L> end{job_.bias != nullptr, job_.depth == 0};
     for (std::int64_t n = 0; n < kColumns; n += L::kWidth) {
       const F bias = end.has_bias ? L::get(bias_ + n) : L::set(C(0));
       L::put(out + n, end(scale, L::get(weight_scale_ + n), L::get(corrected_ + n), bias));
     }
+  }
+  KVANT_INLINE void write_codes(Scale act_scale, Out* out) const {
+    alignas(64) Scale narrow_factors[kColumns];
+    alignas(64) C factors[kColumns];
+    alignas(64) std::int32_t codes[kColumns];
+    for (std::int64_t n = 0; n < kColumns; n += ScaleLanes::kWidth)
+      ScaleLanes::put(narrow_factors + n, semantics::output_factor<ScaleLanes>(ScaleLanes::set(act_scale),
+                                                                               ScaleLanes::get(weight_scale_ + n),
+                                                                               ScaleLanes::set(job_.output_scale)));
+    for (std::int64_t n = 0; n < kColumns; ++n) factors[n] = narrow_factors[n];
+    const semantics::RequantizingEnd<L> end{job_.bias != nullptr, job_.depth == 0, L::set_int(job_.output_zero_point),
+                                            L::set_int(job_.output_range.min), L::set_int(job_.output_range.max)};
+    for (std::int64_t n = 0; n < kColumns; n += L::kWidth) {
+      const F bias = end.has_bias ? L::get(bias_ + n) : L::set(C(0));
+      L::put_int(codes + n, end(L::get(factors + n), L::get(corrected_ + n), bias));
+    }
+    for (std::int64_t n = 0; n < kColumns; ++n) out[n].bits = static_cast<std::uint8_t>(codes[n]);
   }
 
   const LinearWork& job_;
@@ -206,16 +243,16 @@ class LinearRunner {
   alignas(64) std::int64_t column_sums_[kColumns];
   alignas(64) std::int32_t weight_zero_point_[kColumns];
   alignas(64) std::uint32_t common_correction_[kColumns];
-  alignas(64) C weight_scale_[kColumns];
+  alignas(64) Scale weight_scale_[kColumns];
   alignas(64) C bias_[kColumns];
   alignas(64) C corrected_[kColumns];
   alignas(64) std::int32_t sums_[kRowBlock * kColumns];
   alignas(64) std::int64_t long_sums_[kRowBlock * kColumns];
 };
 
-template <class Micro, class L, class Out>
+template <class Isa, class Out>
 void run_linear(const LinearWork& job, const LinearPart& part) {
-  LinearRunner<Micro, L, Out>(job, part).run();
+  LinearRunner<Isa, Out>(job, part).run();
 }
 
 // ---- Smoothing on the way in ----
@@ -262,27 +299,27 @@ inline constexpr detail::LinearFormat kLinearFormat = {
     .pack_tile = &Micro::pack_tile,
 };
 
-template <class Isa, class Out>
+template <class Isa, class Out, ElementKind output>
 constexpr LinearKernel linear_kernel() {
-  using L = typename Isa::template Lanes<compute_t<Out>>;
-  using Micro = typename Isa::Micro;
   LinearKernel kernel = {};
   kernel.sku =
-      detail::bit_stable_sku<compute_t<Out>>(Isa::kArch, QuantizeKind::w8a8_linear, ElementKind::s8, kind_of<Out>);
-  kernel.sku.epilogue = EpilogueKind::dequantize_bias;
+      detail::bit_stable_sku<semantics::sum_t<Out>>(Isa::kArch, QuantizeKind::w8a8_linear, ElementKind::s8, output);
+  kernel.sku.epilogue = is_code(output) ? EpilogueKind::requantize_bias : EpilogueKind::dequantize_bias;
   kernel.sku.precision_guarantee.accumulator = AccumulatorKind::exact_integer;
-  kernel.format = &kLinearFormat<Micro>;
+  kernel.format = &kLinearFormat<typename Isa::Micro>;
   kernel.prepare = &prepare_linear;
   kernel.launch = &launch_linear;
-  kernel.run = &run_linear<Micro, L, Out>;
-  kernel.divide_row = &divide_row<L, Out>;
+  kernel.run = &run_linear<Isa, Out>;
+  if constexpr (!is_code(output)) kernel.divide_row = &divide_row<typename Isa::template Lanes<compute_t<Out>>, Out>;
   return kernel;
 }
 
 template <class Isa>
 constexpr auto make_linear_kernels() {
   return []<class... Out>(TypeList<Out...>) {
-    return std::array<LinearKernel, sizeof...(Out)>{linear_kernel<Isa, Out>()...};
+    using semantics::CodeByte;
+    return std::array{linear_kernel<Isa, Out, kind_of<Out>>()..., linear_kernel<Isa, CodeByte, ElementKind::s8>(),
+                      linear_kernel<Isa, CodeByte, ElementKind::u8>()};
   }(core::RealTypes{});
 }
 

@@ -36,7 +36,10 @@ struct LinearWork {
   const std::byte* bias;                  // null: none
   bool bias_is_output_kind;               // otherwise the compute type
   std::byte* out;
-  std::int64_t out_stride;  // bytes
+  std::int64_t out_stride;         // bytes
+  float output_scale;              // of outputs that are codes
+  std::int32_t output_zero_point;  // the same
+  CodeRange output_range;          // the same
 };
 
 // Panels [first_panel, end_panel) by rows [first_row, end_row); first_row is a multiple of tile_rows.
@@ -49,7 +52,7 @@ struct LinearPart {
 
 struct LinearKernel : detail::LinearKernel {
   void (*run)(const LinearWork& work, const LinearPart& part);
-  // out[i] = x[i] / divisor[i] for n elements of the output's kind, in the compute type.
+  // out[i] = x[i] / divisor[i] for n elements of the output's kind, in the compute type. Null: outputs are codes.
   void (*divide_row)(const std::byte* x, const std::byte* divisor, std::byte* out, std::int64_t n);
 };
 

@@ -135,8 +135,8 @@ Status prepare_activation(const LinearKernel& kernel, const PreparedLinear& plan
       .kernel = &kernel,
       .own_range = plan.own_range,
       .quantize = plan.quantize,
-      .dynamic_work = {&any, &finite, &p.rules, workspace + layout.scales, workspace + layout.zero_points,
-                       plan.quantize},
+      .dynamic_work =
+          {&any, &finite, &p.rules, {.data = workspace + layout.scales}, workspace + layout.zero_points, plan.quantize},
       .static_work = &any,
       .input = job.activation.data,
       .input_stride = job.activation.stride,
@@ -222,6 +222,11 @@ Status launch_linear(const detail::LinearKernel& base_kernel, const Stream& stre
   work.bias_is_output_kind = job.bias_is_output_kind;
   work.out = job.out.data;
   work.out_stride = job.out.stride;
+  if (is_code(p.output)) {
+    work.output_scale = job.output_scale;
+    work.output_zero_point = job.output_zero_point;
+    work.output_range = code_range(p.output);
+  }
   const LinearGrain grain{kernel.format->panel_columns, kernel.format->tile_rows, kMinProducts};
   return multiply(stream, kernel, work,
                   LinearPartition(grain, job.rows, p.out_features, p.in_features, stream.threads()));

@@ -2,7 +2,7 @@
 // each instruction set.
 //
 // What walks elements is not inlined into what unpacks codes: packed codes pass through a buffer of bytes, so that the
-// kernels for s4 and s8 share all code but the packing. A call costs a few ns for a line or 1024 staged elements.
+// kernels for s4 and s8 share all code but the packing. A call costs a few ns for a line or 4096 staged elements.
 #pragma once
 
 #include <cstddef>
@@ -70,11 +70,11 @@ KVANT_INLINE void for_each_piece(const ElementwiseWork& job, std::int64_t line, 
             n, job.stream});
   } else {
     using Code = std::conditional_t<kIsPacked<InElement>, InElement, OutElement>;
-    constexpr std::int64_t kStaged = 1024;
+    constexpr std::int64_t kStaged = 4096, kLongRun = 1024;
     alignas(64) std::uint8_t staged[kStaged + kPackBlock<L, Code>];
     // A first piece that ends where the output can be streamed to, so that all others begin there; not for short runs,
     // which pieces should not cut.
-    const bool align = job.stream && job.runs.run >= kStaged;
+    const bool align = job.stream && job.runs.run >= kLongRun;
     std::int64_t piece = align ? packed_elements_until_streamable<L, InElement, OutElement>(out) : 0;
     if (piece == 0) piece = kStaged;
     for (std::int64_t done = 0, count = 0; done < n; done += count, piece = kStaged) {
@@ -91,6 +91,25 @@ KVANT_INLINE void for_each_piece(const ElementwiseWork& job, std::int64_t line, 
       }
     }
   }
+}
+
+// What a body makes of a job before its first block. Most take it as it is, but a copy, which the bytes that are stored
+// cannot be part of: what is read from it stays in registers.
+template <class Body>
+KVANT_INLINE auto work_of(const ElementwiseWork& job) {
+  if constexpr (requires { Body::of_work(job); })
+    return Body::of_work(job);
+  else
+    return job;
+}
+
+// The same of the parameters of a run.
+template <class Body, class Work, class Parameters>
+KVANT_INLINE auto parameters_of_run(const Work& job, const Parameters& p) {
+  if constexpr (requires { Body::of_run(job, p); })
+    return Body::of_run(job, p);
+  else
+    return p;
 }
 
 // A piece in runs; `first` is the line's first parameter.
@@ -127,13 +146,14 @@ KVANT_NOINLINE void walk_runs(const ElementwiseWork& job, std::int64_t first, co
     parameter += batch - 1;
     Op::template with_body<true>(job, table.flags, [&](auto body) KVANT_INLINE_LAMBDA {
       using Body = decltype(body);
+      const auto own = work_of<Body>(job);
       // Whole runs of whole blocks, as groups of 32 or 128 are, need no tail.
       if (count == run && run % kBlock == 0 && n >= batch * run) {
         for (std::int64_t i = 0; i < batch; ++i) {
-          const RunParameters<L> p(table, i);
+          const auto p = parameters_of_run<Body>(own, RunParameters<L>(table, i));
           for_each_whole_block<L>(s, run, {stream && can_stream<L>(s.out), fetch_ahead},
                                   [&](const Span& block, std::int64_t, bool st)
-                                      KVANT_INLINE_LAMBDA { Body::block(job, p, block, st); });
+                                      KVANT_INLINE_LAMBDA { Body::block(own, p, block, st); });
           s = s + run;
         }
         n -= batch * run;
@@ -141,10 +161,10 @@ KVANT_NOINLINE void walk_runs(const ElementwiseWork& job, std::int64_t first, co
         return;
       }
       for (std::int64_t i = 0; i < batch; ++i) {
-        const RunParameters<L> p(table, i);
+        const auto p = parameters_of_run<Body>(own, RunParameters<L>(table, i));
         for_each_block<L>(s, count, {stream && can_stream<L>(s.out), fetch_ahead},
                           [&](const Span& block, std::int64_t, bool st)
-                              KVANT_INLINE_LAMBDA { Body::block(job, p, block, st); });
+                              KVANT_INLINE_LAMBDA { Body::block(own, p, block, st); });
         s = s + count;
         n -= count;
         left -= count;
@@ -163,9 +183,10 @@ template <class L, class Op, class Body>
 KVANT_NOINLINE void walk_columns(const ElementwiseWork& job, const LinePiece<typename Op::Span>& piece,
                                  std::int64_t column, std::int64_t fetch_ahead, const ParameterTable<L>& table) {
   using Span = typename Op::Span;
+  const auto own = work_of<Body>(job);
   for_each_block<L>(piece.span, piece.n, {piece.stream && can_stream<L>(piece.span.out), fetch_ahead},
                     [&](const Span& block, std::int64_t i, bool st) KVANT_INLINE_LAMBDA {
-                      Body::block(job, ColumnParameters<L>{table, column + i}, block, st);
+                      Body::block(own, ColumnParameters<L>{table, column + i}, block, st);
                     });
 }
 
@@ -218,21 +239,22 @@ KVANT_NOINLINE void walk_directly(const ElementwiseWork& job, std::int64_t first
   const auto* scales = reinterpret_cast<const typename L::C*>(job.scale.data) + first + piece.offset;
   const std::int32_t* zero_points = reinterpret_cast<const std::int32_t*>(job.zero_point.data);
   if (zero_points != nullptr) zero_points += first + piece.offset;
+  const std::int64_t direct = job.scale.plain() ? piece.n - piece.n % kBlock : 0;
   Op::template with_body<false>(job, kNothingKnown, [&](auto body) KVANT_INLINE_LAMBDA {
     for_each_whole_block<L>(
-        s, piece.n, {piece.stream && can_stream<L>(s.out), fetch_ahead},
+        s, direct, {piece.stream && can_stream<L>(s.out), fetch_ahead},
         [&](const Span& block, std::int64_t column, bool st) KVANT_INLINE_LAMBDA {
           const DirectParameters<L> p{job, scales + column, zero_points == nullptr ? nullptr : zero_points + column};
           decltype(body)::block(job, p, block, st);
         });
   });
-  const std::int64_t rest = piece.n % kBlock;
-  if (rest <= 0) return;
-  const std::int64_t done = piece.n - rest;
-  table.template fill_by_call<Order::natural>(job, first + piece.offset + done, rest);
-  Op::template with_body<false>(job, kNothingKnown, [&](auto body) KVANT_INLINE_LAMBDA {
-    walk_columns<L, Op, decltype(body)>(job, {s + done, piece.offset + done, rest, false}, 0, 0, table);
-  });
+  for (std::int64_t done = direct, count = 0; done < piece.n; done += count) {
+    count = piece.n - done < table.kCapacity ? piece.n - done : table.kCapacity;
+    table.template fill_by_call<Order::natural>(job, first + piece.offset + done, count);
+    Op::template with_body<false>(job, kNothingKnown, [&](auto body) KVANT_INLINE_LAMBDA {
+      walk_columns<L, Op, decltype(body)>(job, {s + done, piece.offset + done, count, false}, 0, 0, table);
+    });
+  }
 }
 
 // Lines one after the other: walk(first parameter of the line, piece, fetch_ahead, table).

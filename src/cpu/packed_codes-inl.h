@@ -5,16 +5,22 @@
 #include <cstdint>
 
 #include "base/inline.h"
+#include "core/type_lists.h"
 #include "cpu/blocks-inl.h"
 #include "kvant/element.h"
 
 namespace kvant::cpu {
 
+// Of an element as kernels see it in memory (core::in_memory_t).
 template <class T>
 inline constexpr bool kIsPacked = is_packed(kind_of<T>);
+template <>
+inline constexpr bool kIsPacked<core::FloatCode> = false;
 // Elements in a byte; 1 for what is not packed.
 template <class T>
 inline constexpr std::int64_t kPerByte = elements_per_byte(kind_of<T>);
+template <>
+inline constexpr std::int64_t kPerByte<core::FloatCode> = 1;
 
 // Bytes from the start of a row to an element. Packed rows are entered at whole bytes only.
 template <class T>

@@ -9,6 +9,7 @@
 #include "cpu/lanes/block.h"
 #include "cpu/lanes/scalar.h"
 #include "semantics/quantize.h"
+#include "semantics/scale_formats.h"
 
 namespace kvant::cpu {
 
@@ -18,6 +19,49 @@ struct Flags {
   bool clamps_input;
   bool contains_zero;
 };
+
+// ---- Scales that are codes ----
+
+template <class C>
+KVANT_INLINE C one_stored_scale(const detail::Scales& scales, std::int64_t index) {
+  using L = ScalarLanes<C>;
+  const auto byte = [&]() KVANT_INLINE_LAMBDA { return static_cast<std::int32_t>(scales.data[index]); };
+  switch (scales.kind) {
+    case ElementKind::f16: return semantics::widen(load_unaligned(reinterpret_cast<const Half*>(scales.data) + index));
+    case ElementKind::bf16:
+      return semantics::widen(load_unaligned(reinterpret_cast<const BFloat16*>(scales.data) + index));
+    case ElementKind::e8m0: return semantics::e8m0_value<L>(byte());
+    default: return semantics::nvfp4_value<L>(byte(), static_cast<C>(scales.global_on_cpu()));
+  }
+}
+
+// n scales from `first` on, at most a block; what is beyond repeats the first.
+template <class L>
+KVANT_INLINE void load_stored_scales(const detail::Scales& scales, std::int64_t first, std::int64_t n,
+                                     typename L::C* numbers) {
+  using C = typename L::C;
+  constexpr std::int64_t kBlock = 4 * L::kWidth;
+  if (scales.kind == ElementKind::f16 || scales.kind == ElementKind::bf16) {
+    for (std::int64_t i = 0; i < kBlock; ++i) numbers[i] = one_stored_scale<C>(scales, first + (i < n ? i : 0));
+    return;
+  }
+  std::uint8_t copies[kBlock];
+  const auto* codes = reinterpret_cast<const std::uint8_t*>(scales.data) + first;
+  if (n < kBlock) {
+    for (std::int64_t i = 0; i < kBlock; ++i) copies[i] = codes[i < n ? i : 0];
+    codes = copies;
+  }
+  const auto quad = L::load_int(codes);
+  const typename L::F global = L::set(static_cast<C>(scales.global_on_cpu()));
+  const bool mx = scales.kind == ElementKind::e8m0;
+  const auto put = [&](typename L::I code, std::int64_t at) KVANT_INLINE_LAMBDA {
+    L::put(numbers + at, mx ? semantics::e8m0_value<L>(code) : semantics::nvfp4_value<L>(code, global));
+  };
+  put(quad.a, 0);
+  put(quad.b, L::kWidth);
+  put(quad.c, 2 * L::kWidth);
+  put(quad.d, 3 * L::kWidth);
+}
 
 // Parameters prepared once for many elements: those of a batch of short runs (one by one they would cost groups of 32
 // as much as the elements themselves), or of a tile of columns that several lines share. Small enough for L1.
@@ -38,19 +82,16 @@ class ParameterTable {
     const std::int32_t* zero_points = reinterpret_cast<const std::int32_t*>(job.zero_point.data);
     if (zero_points != nullptr) zero_points += first;
     flags = {true, true, true};
+    if (!job.scale.plain()) return fill_from_codes<kOrder>(job, first, zero_points, count);
     std::int64_t i = 0;
     for (; i + kBlock <= count; i += kBlock)
       fill_block<kOrder>(job, scales + i, zero_points == nullptr ? nullptr : zero_points + i, i);
     const std::int64_t rest = count - i;
     if (rest <= 0) return;
     C scale_copies[kBlock];
-    std::int32_t zero_point_copies[kBlock];
-    for (std::int64_t j = 0; j < kBlock; ++j) {  // beyond the end repeats the first, so that it changes no flag
-      const std::int64_t from = i + (j < rest ? j : 0);
-      scale_copies[j] = load_unaligned(scales + from);
-      zero_point_copies[j] = zero_points == nullptr ? 0 : load_unaligned(zero_points + from);
-    }
-    fill_block<kOrder>(job, scale_copies, zero_points == nullptr ? nullptr : zero_point_copies, i);
+    for (std::int64_t j = 0; j < kBlock; ++j)  // beyond the end repeats the first, so that it changes no flag
+      scale_copies[j] = load_unaligned(scales + i + (j < rest ? j : 0));
+    fill_rest<kOrder>(job, scale_copies, zero_points == nullptr ? nullptr : zero_points + i, i, rest);
   }
 
   // The same, compiled once for all operators. The call costs 5 to 10 ns, which many short runs would feel.
@@ -61,10 +102,10 @@ class ParameterTable {
 
   // Entry 0 alone, for a long run: without vectors, whose latency a small problem would feel.
   KVANT_INLINE void fill_one(const ElementwiseWork& job, std::int64_t parameter) {
-    const C* scales = reinterpret_cast<const C*>(job.scale.data);
     const std::int32_t* zero_points = reinterpret_cast<const std::int32_t*>(job.zero_point.data);
     const auto p = semantics::prepare<ScalarLanes<C>>(
-        load_unaligned(scales + parameter),
+        job.scale.plain() ? load_unaligned(reinterpret_cast<const C*>(job.scale.data) + parameter)
+                          : one_stored_scale<C>(job.scale, parameter),
         zero_points == nullptr ? job.zero_point.value : load_unaligned(zero_points + parameter), job.q_min, job.q_max);
     scale[0] = p.scale, inverse[0] = p.inverse, zero_point[0] = p.zero_point;
     lo[0] = p.bounds.lo, hi[0] = p.bounds.hi;
@@ -81,6 +122,28 @@ class ParameterTable {
   Flags flags;
 
  private:
+  // Scales that are codes, a block of them at a time.
+  template <Order kOrder>
+  KVANT_NOINLINE void fill_from_codes(const ElementwiseWork& job, std::int64_t first, const std::int32_t* zero_points,
+                                      std::int64_t count) {
+    for (std::int64_t i = 0; i < count; i += kBlock) {
+      const std::int64_t n = count - i < kBlock ? count - i : kBlock;
+      C numbers[kBlock];
+      load_stored_scales<L>(job.scale, first + i, n, numbers);
+      fill_rest<kOrder>(job, numbers, zero_points == nullptr ? nullptr : zero_points + i, i, n);
+    }
+  }
+
+  // A block of which n parameters exist; `scales` has them all.
+  template <Order kOrder>
+  KVANT_INLINE void fill_rest(const ElementwiseWork& job, const C* scales, const std::int32_t* zero_points,
+                              std::int64_t at, std::int64_t n) {
+    std::int32_t copies[kBlock];
+    if (zero_points != nullptr)
+      for (std::int64_t j = 0; j < kBlock; ++j) copies[j] = load_unaligned(zero_points + (j < n ? j : 0));
+    fill_block<kOrder>(job, scales, zero_points == nullptr ? nullptr : copies, at);
+  }
+
   template <Order kOrder>
   KVANT_INLINE void fill_block(const ElementwiseWork& job, const C* scales, const std::int32_t* zero_points,
                                std::int64_t at) {
@@ -112,6 +175,7 @@ class ParameterTable {
 // A block's parameters, in two shapes that bodies cannot tell apart: one set for all elements of a run, …
 template <class L>
 struct RunParameters {
+  static constexpr bool kUniform = true;
   using F = typename L::F;
   using Quad = typename L::Quad;
   F scale_, inverse_, lo_, hi_, input_lo_, input_hi_;
@@ -139,6 +203,7 @@ struct RunParameters {
 // … or one for each column.
 template <class L>
 struct ColumnParameters {
+  static constexpr bool kUniform = false;
   using Quad = typename L::Quad;
   const ParameterTable<L>& table;
   std::int64_t column;
@@ -156,6 +221,7 @@ struct ColumnParameters {
 // The same worked out on the way, for bodies that ask for little.
 template <class L>
 struct DirectParameters {
+  static constexpr bool kUniform = false;
   using Quad = typename L::Quad;
   using QuadI = typename L::QuadI;
   using F = typename L::F;

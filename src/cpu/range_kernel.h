@@ -36,6 +36,13 @@ struct RangeReport {
   bool accumulate;
 };
 
+// Where scales are written, at any address.
+struct ScaleSink {
+  std::byte* data = nullptr;
+  std::int64_t bytes = 4;  // of a scale
+  float global = 1;        // over scales of e4m3
+};
+
 struct RangeKernel : detail::RangeKernel {
   // The finite range of every parameter in `part`. Slots that the part does not touch become empty. True if every
   // element is known to be finite.
@@ -43,7 +50,7 @@ struct RangeKernel : detail::RangeKernel {
   // Extends `slots` by as many ranges in lo and hi.
   void (*merge)(const RangeSlots& slots, const void* lo, const void* hi);
   // Scales and zero points of `slots`, to unaligned arrays that begin with parameter 0. No zero points for null.
-  void (*parameters)(const semantics::RangeRules& rules, const RangeSlots& slots, std::byte* scale,
+  void (*parameters)(const semantics::RangeRules& rules, const RangeSlots& slots, const ScaleSink& scale,
                      std::byte* zero_point);
   // The ranges themselves.
   void (*report)(const RangeReport& report, const RangeSlots& slots);

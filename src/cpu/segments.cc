@@ -39,14 +39,24 @@ void find_units(Segments& s, const Granularity& scope) {
         s.lines_begin_alike = false;
       break;
     case GranularityKind::group:
+    case GranularityKind::block:
       s.unit_lines = r.middle_step == 0 ? 1 : r.group * r.inner_count;
       s.lines_begin_alike = r.inner_step == 0;
       break;
   }
-  const bool outer_groups = scope.kind() == GranularityKind::group && r.middle_step != 0;
-  s.unit_period = outer_groups ? r.middle_count * r.inner_count : r.lines;
+  const bool ragged_units =
+      (scope.kind() == GranularityKind::group || scope.kind() == GranularityKind::block) && r.middle_step != 0;
+  s.unit_period = ragged_units ? r.middle_count * r.inner_count : r.lines;
   s.units = r.lines / s.unit_period * divide_up(s.unit_period, s.unit_lines);
   s.unit_parameters = s.parameters / s.units;
+}
+
+// Lines of several runs that can be read as they lie and still be in the last cache afterwards, if there are enough
+// units for the threads: 4096 x 4096 f32 to s8 in blocks of 128 x 128 takes 4.6 ms so, and took 8.8 in stripes.
+bool units_are_better_whole(const Segments& s, std::int64_t unit_bytes) {
+  constexpr std::int64_t kSharedBytes = 4 << 20, kManyUnits = 16;
+  return s.runs.run > 1 && s.unit_lines > 1 && s.units >= kManyUnits && unit_bytes <= kSharedBytes &&
+         s.unit_parameters <= kMaxCellParameters;
 }
 
 Cells find_cells(const Segments& s, std::int64_t element_bytes, int per_byte) {
@@ -57,6 +67,7 @@ Cells find_cells(const Segments& s, std::int64_t element_bytes, int per_byte) {
         std::clamp<std::int64_t>(std::min(kNearBytes / unit_bytes, kMaxCellParameters / s.unit_parameters), 1, s.units);
     return {divide_up(s.units, units), units, 1, r.length};
   }
+  if (units_are_better_whole(s, unit_bytes)) return {s.units, 1, 1, r.length};
   if (s.lines_begin_alike) {
     // Whole runs, in whole bytes of codes; columns in whole blocks.
     const std::int64_t quantum = r.run == 1 ? 64 : std::lcm<std::int64_t, std::int64_t>(r.run, per_byte);

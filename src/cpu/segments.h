@@ -1,8 +1,8 @@
 // How the segments of a tensor are visited to find their ranges, with work for many threads and little memory traffic.
 //
 // A *unit* is the least number of consecutive lines (core/runs.h) whose parameters no other line uses: one line per
-// token, `group` lines for groups over an outer axis, all lines per tensor. Inside a unit whose lines begin with the
-// same parameter, stretches of whole runs are independent too.
+// token, `group` lines for groups over an outer axis and for blocks, all lines per tensor. Inside a unit whose lines
+// begin with the same parameter, stretches of whole runs are independent too.
 //
 // Cells: where independent pieces fit the cache, each is read, its ranges become final, and whatever comes next (the
 //   codes) is done while it is hot.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "core/type_lists.h"
 #include "cuda/device.h"
 #include "cuda/numbers.h"
 #include "kvant/element.h"
@@ -23,10 +24,34 @@ template <class T>
 inline constexpr bool kIsFloat = is_float(kind_of<T>);
 template <class T>
 inline constexpr bool kIsSigned = code_range(kind_of<T>).min < 0;
+template <class T>
+inline constexpr bool kHasFloatGrid = has_float_grid(kind_of<T>);
+
+// Codes of floating-point grids in a byte, which share their kernels.
+template <>
+inline constexpr int kBits<core::FloatCode> = 8;
+template <>
+inline constexpr bool kIsPacked<core::FloatCode> = false;
+template <>
+inline constexpr int kPerByte<core::FloatCode> = 1;
+template <>
+inline constexpr bool kIsFloat<core::FloatCode> = false;
+template <>
+inline constexpr bool kIsSigned<core::FloatCode> = false;
+template <>
+inline constexpr bool kHasFloatGrid<core::FloatCode> = true;
 
 // What an element becomes in a register.
+template <class T, bool kFloat = kIsFloat<T>>
+struct Number {
+  using Type = int;
+};
 template <class T>
-using number_t = std::conditional_t<kIsFloat<T>, compute_t<T>, int>;
+struct Number<T, true> {
+  using Type = compute_t<T>;
+};
+template <class T>
+using number_t = typename Number<T>::Type;
 
 // Elements in a chunk of something that is read as A and written as B: 128 bits of the narrower type, as long as the
 // wider takes no more than four times as many.
@@ -45,15 +70,17 @@ KVANT_DEVICE std::int64_t offset_of(std::int64_t i) {
 // The bits of a chunk.
 template <int kBytes>
 struct Packet {
-  static_assert(kBytes == 4 || kBytes == 8 || kBytes % 16 == 0);
+  static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes % 16 == 0);
   static constexpr unsigned kAlignment = kBytes < 16 ? kBytes : 16;
-  std::uint32_t w[kBytes / 4];
+  std::uint32_t w[kBytes < 4 ? 1 : kBytes / 4];
 
   static KVANT_DEVICE bool fits(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % kAlignment == 0; }
 
   static KVANT_DEVICE Packet load(const std::byte* p) {
     Packet r;
-    if constexpr (kBytes == 4) {
+    if constexpr (kBytes == 2) {
+      r.w[0] = device::load<std::uint16_t>(p);
+    } else if constexpr (kBytes == 4) {
       r.w[0] = device::load<std::uint32_t>(p);
     } else if constexpr (kBytes == 8) {
       const auto both = device::load<std::uint64_t>(p);
@@ -71,7 +98,9 @@ struct Packet {
   }
 
   KVANT_DEVICE void store(std::byte* p) const {
-    if constexpr (kBytes == 4) {
+    if constexpr (kBytes == 2) {
+      device::store(p, static_cast<std::uint16_t>(w[0]));
+    } else if constexpr (kBytes == 4) {
       device::store(p, w[0]);
     } else if constexpr (kBytes == 8) {
       device::store(p, static_cast<std::uint64_t>(w[1]) << 32 | w[0]);
@@ -143,6 +172,8 @@ KVANT_DEVICE void load_chunk(const std::byte* line, std::int64_t first, int coun
       v[i] = unpack<T>(&byte, i % kPerByte<T>);
     } else if constexpr (kIsFloat<T>) {
       v[i] = widen(device::load<T>(p + i * sizeof(T)));
+    } else if constexpr (kHasFloatGrid<T>) {
+      v[i] = device::load<std::uint8_t>(p + i);
     } else {
       v[i] = device::load<T>(p + i * sizeof(T));
     }
@@ -173,6 +204,8 @@ KVANT_DEVICE void store_chunk(std::byte* line, std::int64_t first, int count, co
       device::store(p + i / kPerByte<T>, static_cast<std::uint8_t>(byte));
     } else if constexpr (kIsFloat<T>) {
       device::store(p + i * sizeof(T), narrow<T>(v[i]));
+    } else if constexpr (kHasFloatGrid<T>) {
+      device::store(p + i, static_cast<std::uint8_t>(v[i]));
     } else {
       device::store(p + i * sizeof(T), static_cast<T>(v[i]));
     }

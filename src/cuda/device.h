@@ -38,6 +38,8 @@
 //   magnitude(a)                   |a|, on the bits
 //   default_nan<C>() bits_to_float float_to_bits bits_to_double double_to_bits
 //   to_real<C>(i)                  an int or long long, rounded to nearest even
+//   kHasFloat8, to_float8(y, e4m3) the code of y in e4m3 or e5m2, saturating, by one instruction (sm_89 and later)
+//   with_sign(a, b)                the magnitude of a with the sign of b
 //   half_to_float float_to_half    on the bits of an IEEE half; rounded to nearest even
 //   launch(stream, shape, kernel, arguments…)    0, or an error for error_text()
 #pragma once
@@ -189,6 +191,22 @@ template <>
 KVANT_DEVICE double to_real<double>(int i) {
   return __int2double_rn(i);
 }
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+inline constexpr bool kHasFloat8 = true;
+KVANT_DEVICE int to_float8(float y, bool e4m3) {
+  unsigned short pair;
+  if (e4m3)
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(y));
+  else
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(y));
+  return pair & 0xFF;
+}
+#else
+inline constexpr bool kHasFloat8 = false;
+KVANT_DEVICE int to_float8(float, bool) { return 0; }
+#endif
+KVANT_DEVICE float with_sign(float a, float signed_like) { return copysignf(a, signed_like); }
 
 KVANT_DEVICE float bits_to_float(std::uint32_t bits) { return __uint_as_float(bits); }
 KVANT_DEVICE std::uint32_t float_to_bits(float f) { return __float_as_uint(f); }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
 
 #include "base/divide_up.h"
 #include "core/dynamic_range_kernel.h"
@@ -22,11 +23,22 @@ using detail::DeviceStream;
 
 struct PreparedDynamicRange : detail::Prepared {
   PreparedDynamicRange(const detail::DynamicRangeProblem& problem, const detail::ElementwiseKernel& kernel)
-      : tensor(problem.segments), rules(problem.rules), numerics(problem.numerics), quantize(&kernel) {}
-  std::size_t workspace_size() const override { return tensor.workspace_bytes(); }
+      : whole(problem.finds_global ? std::make_optional<CutTensor>(problem.whole_tensor()) : std::nullopt),
+        tensor(problem.segments),
+        output(*problem.segments.output),
+        rules(problem.rules),
+        grid(problem.grid),
+        numerics(problem.numerics),
+        quantize(&kernel) {}
+  std::size_t workspace_size() const override {
+    return std::max(tensor.workspace_bytes(), whole ? whole->workspace_bytes() : 0);
+  }
 
+  std::optional<CutTensor> whole;  // as one segment, where the global scale is found
   CutTensor tensor;
+  ElementKind output;
   semantics::RangeRules rules;
+  semantics::FloatGrid grid;
   Numerics numerics;
   const detail::ElementwiseKernel* quantize;  // of the same kinds
 };
@@ -76,7 +88,7 @@ struct Launch {
         plan(prepared),
         s(prepared.tensor.geometry(one.gaps)),
         x_stride(prepared.tensor.line_stride(s.runs, kind_of<T>, one.x)),
-        out_stride(prepared.tensor.line_stride(s.runs, kind_of<Code>, one.out)),
+        out_stride(prepared.tensor.line_stride(s.runs, prepared.output, one.out)),
         workspace(scratch) {}
 
   Sink parameters_sink(std::int64_t chunks) const {
@@ -86,21 +98,42 @@ struct Launch {
             .parameters = s.parameters,
             .rules = plan.rules,
             .scale = job.scale,
-            .zero_point = job.zero_point};
+            .zero_point = job.zero_point,
+            .global_data = job.global_out != nullptr ? job.global_out : job.global_data,
+            .global = job.global};
+  }
+
+  // The global scale from the whole tensor, before anything reads it.
+  Status find_global_scale(const DeviceStream& stream, const base::Who& who) const {
+    const CutSegments& segments = plan.whole->geometry(job.gaps);
+    const Sink sink{.kind = SinkKind::global_scale,
+                    .partial = partial_ranges(workspace),
+                    .chunks = segments.runs.lines == 0 ? 0 : segments.chunks(),
+                    .parameters = 1,
+                    .rules = plan.rules,
+                    .scale = job.global_out};
+    if (segments.runs.lines == 0) return launched(who, finish_ranges<compute_t<T>>(stream, sink));
+    Sink first = sink;
+    if (segments.chunks() > 1) first.kind = SinkKind::partials;
+    const std::int64_t stride = plan.whole->line_stride(segments.runs, kind_of<T>, job.x);
+    if (Status e = launched(who, find_ranges<T>(stream, job.x.data, stride, segments, first)); !e.ok()) return e;
+    return segments.chunks() > 1 ? launched(who, finish_ranges<compute_t<T>>(stream, sink)) : Status();
   }
 
   // The codes of a tensor whose scales and zero points are there.
   Status quantize_with_parameters(const Stream& stream, const base::Who& who) const {
     detail::ElementwiseJob codes;
-    detail::fill_codes_job(job, plan.rules, plan.numerics, s.runs, x_stride, out_stride, codes);
+    detail::fill_codes_job(job, plan.rules, plan.grid, plan.numerics, s.runs, x_stride, out_stride, codes);
     return plan.quantize->launch(*plan.quantize, stream, codes, who);
   }
 
   Status run(const Stream& on, const base::Who& who) const {
     const DeviceStream& stream = on.device();
+    if (job.global_out != nullptr)
+      if (Status error = find_global_scale(stream, who); !error.ok()) return error;
     if (s.runs.lines == 0) return launched(who, finish_ranges<compute_t<T>>(stream, parameters_sink(0)));
     const bool columns = has_columns(s);
-    const bool whole_bytes = fills_bytes(kind_of<Code>, s.runs.run) || s.runs.run >= s.runs.length;
+    const bool whole_bytes = fills_bytes(plan.output, s.runs.run) || s.runs.run >= s.runs.length;
     const unsigned team = team_size(base::divide_up(s.runs.run, s.piece_chunks), kChunk<T, Code>);
     // Teams make codes of their own segments, unless those share bytes or a small team would merge many partial ranges.
     constexpr std::int64_t kMaxMerged = 8;  // by one thread
@@ -117,10 +150,11 @@ struct Launch {
         if (Status error = launched(who, finish_ranges<compute_t<T>>(stream, sink)); !error.ok()) return error;
       return quantize_with_parameters(on, who);
     }
-    const Codes codes{.out = job.out.data,
-                      .out_stride = out_stride,
-                      .sink = sink,
-                      .settings = {plan.rules.q_min, plan.rules.q_max, plan.numerics == Numerics::reciprocal}};
+    const Codes codes{
+        .out = job.out.data,
+        .out_stride = out_stride,
+        .sink = sink,
+        .settings = {plan.rules.q_min, plan.rules.q_max, plan.numerics == Numerics::reciprocal, plan.grid}};
     if (columns) return launched(who, launch_columns<T, Code>(stream, {job.x.data, x_stride, s}, codes));
     return launched(who, launch_runs<T, Code>(stream, {job.x.data, x_stride, s, team}, codes));
   }
@@ -145,7 +179,7 @@ int quantize_tokens_of(const DeviceStream& stream, const TokenJob& job) {
                              .rules = job.rules,
                              .scale = job.scale,
                              .zero_point = job.zero_point},
-                    .settings = {job.rules.q_min, job.rules.q_max, job.numerics == Numerics::reciprocal},
+                    .settings = {job.rules.q_min, job.rules.q_max, job.numerics == Numerics::reciprocal, {}},
                     .divisor = job.divisor,
                     .is_static = job.is_static,
                     .static_scale = job.static_scale,
@@ -159,7 +193,7 @@ constexpr auto make_kernels() {
   core::for_each_type(core::RealTypes{}, [&]<class T>(TypeList<T>) {
     core::for_each_type(core::CodeTypes{}, [&]<class Code>(TypeList<Code>) {
       all[n++] = {device_sku<compute_t<T>>(QuantizeKind::dynamic_range_quantize, kind_of<T>, kind_of<Code>), &prepare,
-                  &launch<T, Code>};
+                  &launch<T, core::in_memory_t<Code>>};
     });
   });
   return all;

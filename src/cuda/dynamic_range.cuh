@@ -53,7 +53,7 @@ KVANT_KERNEL void KVANT_BLOCK(kThreads, 2) dynamic_runs_kernel(const RunsProblem
     const bool mine = index < units;
     RunsUnit unit = {};
     if (mine) unit = RunsUnit::of(problem.segments, index);
-    semantics::ScaleAndZeroPoint<L> p{static_cast<C>(codes.static_scale), codes.static_zero_point};
+    semantics::ScaleAndZeroPoint<L> p{static_cast<C>(codes.static_scale), codes.static_zero_point, 0};
     if (!codes.is_static) {
       semantics::Range<L> r = semantics::Range<L>::empty();
       if (mine && chunks == 1) {
@@ -67,7 +67,7 @@ KVANT_KERNEL void KVANT_BLOCK(kThreads, 2) dynamic_runs_kernel(const RunsProblem
           r = r.with(codes.sink.partials<C>().template load<L>(chunk, unit.parameter));
       }
       r = team.merge<L>(r);
-      p = semantics::parameters_of_range<L>(r, codes.sink.rules);
+      p = codes.sink.parameters_of<L>(r);
       if (mine && unit.chunk == 0 && team.rank() == 0) codes.sink.finish<L>(unit.parameter, r);
     }
     if (!mine) continue;
@@ -92,7 +92,8 @@ template <class T, class Code>
 KVANT_KERNEL void KVANT_BLOCK(kThreads, 2)
     dynamic_columns_kernel(const ColumnsProblem problem, const Codes codes, const std::int64_t shares) {
   using C = compute_t<T>;
-  using L = DeviceLanes<C>;
+  using Op = Quantize<T, Code>;
+  using L = typename Op::L;
   constexpr int N = kOwnColumns<T, Code>;
   const detail::Runs& runs = problem.segments.runs;
   const Settings& settings = codes.settings;
@@ -119,7 +120,7 @@ KVANT_KERNEL void KVANT_BLOCK(kThreads, 2)
       }
     }
     block.template merge<L>(r, [&](int i, const semantics::Range<L>& merged) {
-      const auto p = semantics::parameters_of_range<L>(merged, codes.sink.rules);
+      const auto p = codes.sink.parameters_of<L>(merged);
       const auto prepared = semantics::prepare<L>(p.scale, p.zero_point, settings.q_min, settings.q_max);
       device::shared_store<C>(block.slot(0, i, 0), settings.reciprocal ? prepared.inverse : prepared.scale);
       device::shared_store<std::int32_t>(block.slot(0, i, 1), prepared.zero_point);
@@ -142,13 +143,11 @@ KVANT_KERNEL void KVANT_BLOCK(kThreads, 2)
         if (settings.reciprocal) {
           KVANT_UNROLL
           for (int i = 0; i < N; ++i)
-            q[i] = semantics::quantize<L>(x[i], semantics::Multiply<L>{scale[i]}, zero_point[i], settings.q_min,
-                                          settings.q_max);
+            q[i] = Op::with_quotient(semantics::Multiply<L>{scale[i]}, zero_point[i], settings, x[i]);
         } else {
           KVANT_UNROLL
           for (int i = 0; i < N; ++i)
-            q[i] = semantics::quantize<L>(x[i], semantics::Divide<L>{scale[i]}, zero_point[i], settings.q_min,
-                                          settings.q_max);
+            q[i] = Op::with_quotient(semantics::Divide<L>{scale[i]}, zero_point[i], settings, x[i]);
         }
         store_chunk<Code, N>(codes.out + line * codes.out_stride, unit.first, unit.count, q);
       }

@@ -23,8 +23,12 @@ Status launch(const detail::ElementwiseKernel&, const Stream& stream, const deta
 
 template <QuantizeKind kOp, class F, class Code>
 constexpr detail::ElementwiseKernel kernel() {
-  using Op = typename decltype(operator_of<kOp, F, Code>())::type;
-  return {device_sku<compute_t<F>>(kOp, kind_of<typename Op::In>, kind_of<typename Op::Out>), &launch<Op>};
+  constexpr const ElementwiseOperator& kOperator = elementwise_operator(kOp);
+  constexpr bool kCodes = core::has_codes(kOperator);
+  using In = std::conditional_t<kCodes && kOperator.input == ElementClass::code, Code, F>;
+  using Out = std::conditional_t<kCodes && kOperator.output == ElementClass::code, Code, F>;
+  using Op = typename decltype(operator_of<kOp, F, core::in_memory_t<Code>>())::type;
+  return {device_sku<compute_t<F>>(kOp, kind_of<In>, kind_of<Out>), &launch<Op>};
 }
 
 // Rows of the table × floating-point types, × code types where there are codes.
@@ -37,7 +41,7 @@ constexpr auto make_kernels() {
       if constexpr (core::has_codes(elementwise_operator(kOp)))
         core::for_each_type(core::CodeTypes{}, [&]<class Code>(TypeList<Code>) { all[n++] = kernel<kOp, F, Code>(); });
       else
-        all[n++] = kernel<kOp, F, void>();
+        all[n++] = kernel<kOp, F, std::int8_t>();  // there is no code: any will do
     });
   });
   return all;

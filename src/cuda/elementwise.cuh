@@ -30,7 +30,13 @@ struct ParameterReader {
       s[i] = scale->template value<typename L::C>();
       zp[i] = zero_point->value;
     }
-    if (scale->data != nullptr) load_chunk<typename L::C, N>(scale->data, index, count, s);
+    if (scale->data != nullptr && scale->plain()) {
+      load_chunk<typename L::C, N>(scale->data, index, count, s);
+    } else if (scale->data != nullptr) {
+      KVANT_UNROLL
+      for (int i = 0; i < N; ++i)
+        if (i < count) s[i] = stored_scale_at<typename L::C>(*scale, index + i);
+    }
     if (zero_point->data != nullptr) load_chunk<std::int32_t, N>(zero_point->data, index, count, zp);
   }
 };
@@ -47,7 +53,7 @@ KVANT_KERNEL void KVANT_BLOCK(256, 2) elementwise_kernel(const detail::Elementwi
   using Lines = Cut<F, N>;
 
   const detail::Runs& runs = job.runs;
-  const Settings settings{job.q_min, job.q_max, job.numerics == Numerics::reciprocal};
+  const Settings settings{job.q_min, job.q_max, job.numerics == Numerics::reciprocal, job.grid};
   const ParameterReader<L> parameters{&job.scale, &job.zero_point, settings};
   const device::Index2 thread = device::thread_index(), block = device::block_index(), size = device::block_size(),
                        grid = device::grid_size();

@@ -3,6 +3,9 @@
 // constant into an instruction that orders -0.0 below +0.0: where the sign of a zero would show, use positive_zero().
 #pragma once
 
+#include <cstdint>
+#include <type_traits>
+
 #include "cuda/device.h"
 
 namespace kvant::cuda {
@@ -13,6 +16,7 @@ struct DeviceLanes {
   using F = Compute;
   using I = int;
   using M = bool;
+  using B = std::conditional_t<sizeof(Compute) == 4, std::uint32_t, std::uint64_t>;
   static constexpr int kWidth = 1;
   static constexpr bool kHasFma = true;
 
@@ -24,6 +28,31 @@ struct DeviceLanes {
   static KVANT_DEVICE M both(M a, M b) { return a && b; }
   static KVANT_DEVICE bool all(M m) { return m; }
   static KVANT_DEVICE I select_int(M m, I a, I b) { return m ? a : b; }
+
+  static KVANT_DEVICE I and_int(I a, I b) { return a & b; }
+  static KVANT_DEVICE I or_int(I a, I b) { return a | b; }
+
+  static KVANT_DEVICE B bits(F a) {
+    if constexpr (sizeof(C) == 4)
+      return device::float_to_bits(a);
+    else
+      return device::double_to_bits(a);
+  }
+  static KVANT_DEVICE F from_bits(B b) {
+    if constexpr (sizeof(C) == 4)
+      return device::bits_to_float(b);
+    else
+      return device::bits_to_double(b);
+  }
+  static KVANT_DEVICE B set_bits(B b) { return b; }
+  static KVANT_DEVICE B and_bits(B a, B b) { return a & b; }
+  static KVANT_DEVICE B or_bits(B a, B b) { return a | b; }
+  static KVANT_DEVICE B add_bits(B a, B b) { return a + b; }
+  static KVANT_DEVICE B sub_bits(B a, B b) { return a - b; }
+  static KVANT_DEVICE B shift_bits_left(B a, int n) { return a << n; }
+  static KVANT_DEVICE B shift_bits_right(B a, int n) { return a >> n; }
+  static KVANT_DEVICE I to_int_bits(B a) { return static_cast<I>(a); }
+  static KVANT_DEVICE B int_bits(I i) { return static_cast<B>(i); }
 
   static KVANT_DEVICE F set(C c) { return c; }
   static KVANT_DEVICE F add(F a, F b) { return device::add_rn(a, b); }

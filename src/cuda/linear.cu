@@ -117,6 +117,12 @@ Status launch(const detail::LinearKernel&, const Stream& stream, const detail::P
   product.bias_is_output_kind = job.bias_is_output_kind;
   product.out = job.out.data;
   product.out_stride = job.out.stride;
+  if (is_code(p.output)) {
+    product.output_scale = job.output_scale;
+    product.output_zero_point = job.output_zero_point;
+    product.q_min = code_range(p.output).min;
+    product.q_max = code_range(p.output).max;
+  }
   if (p.quantizes && p.in_features != 0) {  // no codes, no scales
     auto* workspace = static_cast<std::byte*>(given);
     workspace += PreparedLinear::kAlignment - reinterpret_cast<std::uintptr_t>(workspace) % PreparedLinear::kAlignment;
@@ -148,17 +154,19 @@ Status launch(const detail::LinearKernel&, const Stream& stream, const detail::P
   return launched(who, enqueue<Out>(stream.device(), product));
 }
 
-template <class Out>
+template <class Out, ElementKind output>
 constexpr detail::LinearKernel linear_kernel() {
-  KernelSku sku = device_sku<compute_t<Out>>(QuantizeKind::w8a8_linear, ElementKind::s8, kind_of<Out>);
-  sku.epilogue = EpilogueKind::dequantize_bias;
+  KernelSku sku = device_sku<semantics::sum_t<Out>>(QuantizeKind::w8a8_linear, ElementKind::s8, output);
+  sku.epilogue = is_code(output) ? EpilogueKind::requantize_bias : EpilogueKind::dequantize_bias;
   sku.precision_guarantee.accumulator = AccumulatorKind::exact_integer;
   return {sku, nullptr, &prepare, &launch<Out>};
 }
 
 template <class... Out>
 constexpr auto make_kernels(TypeList<Out...>) {
-  return std::array<detail::LinearKernel, sizeof...(Out)>{linear_kernel<Out>()...};
+  using semantics::CodeByte;
+  return std::array{linear_kernel<Out, kind_of<Out>>()..., linear_kernel<CodeByte, ElementKind::s8>(),
+                    linear_kernel<CodeByte, ElementKind::u8>()};
 }
 
 const auto kKernels = make_kernels(core::RealTypes{});

@@ -1,4 +1,4 @@
-// What the kernels of linear layers are given: the product of codes and its floating-point end (core/linear_kernel.h).
+// What the kernels of linear layers are given: the product of codes and its end (core/linear_kernel.h).
 // Pointers are to device memory.
 #pragma once
 
@@ -27,6 +27,10 @@ struct LinearProduct {
   bool bias_is_output_kind = true;       // otherwise the compute type
   std::byte* out = nullptr;
   std::int64_t out_stride = 0;  // bytes
+  float output_scale = 1;       // of outputs that are codes, as the next three
+  std::int32_t output_zero_point = 0;
+  std::int32_t q_min = 0;
+  std::int32_t q_max = 0;
 };
 
 }  // namespace kvant::cuda

@@ -148,7 +148,7 @@ class SmallOperands {
 // `rows` is the job's rounded up to a power of two.
 template <class Out, int rows>
 KVANT_KERNEL KVANT_BLOCK(kSmallThreads, 8) void linear_small(LinearLaunch launch) {
-  using C = compute_t<Out>;
+  using C = semantics::sum_t<Out>;
   constexpr int kValues = rows * kSmallColumns;
   constexpr int kOutputs = kValues == 64 ? 2 : 1;                                        // of a lane
   constexpr unsigned kCopies = kValues < static_cast<int>(kWarp) ? kWarp / kValues : 1;  // of an output
@@ -192,7 +192,7 @@ KVANT_KERNEL KVANT_BLOCK(kSmallThreads, 8) void linear_small(LinearLaunch launch
     const std::int64_t row = lane * kOutputs / kCopies / kSmallColumns;
     if (row >= job.rows || lane % kCopies != 0) continue;
     const std::int32_t act_zero_point = launch.needs_column_sums ? epilogue.act_zero_point(row) : 0;
-    const C act_scale = epilogue.act_scale(row);
+    const compute_t<Out> act_scale = epilogue.act_scale(row);
     KVANT_UNROLL
     for (unsigned i = 0; i < kOutputs; ++i) {
       const unsigned own = (lane * kOutputs / kCopies + i) % kSmallColumns;

@@ -19,16 +19,17 @@ namespace kvant::cuda {
 // The parameters of the tile's columns to shared memory; there are too many to keep in registers besides the sums.
 template <class Out, class Tile>
 KVANT_DEVICE void share_columns(const LinearLaunch& launch, const TilePlace& place) {
-  using C = compute_t<Out>;
-  constexpr unsigned kBytes = sizeof(C);
+  using Scale = compute_t<Out>;
+  using C = semantics::sum_t<Out>;
   static_assert(Tile::kColumns <= kTileThreads);
   const LinearEpilogue<Out> epilogue{launch.job};
   const unsigned own = device::linear_thread();
   const std::int64_t column = place.column + own;
   if (own >= Tile::kColumns) return;
   const bool exists = column < launch.job.columns;
-  device::shared_store(Tile::kColumnScales + own * kBytes, exists ? epilogue.weight_scale(column) : C(0));
-  device::shared_store(Tile::kColumnBias + own * kBytes, exists ? epilogue.bias(column) : C(0));
+  device::shared_store(Tile::kColumnScales + own * unsigned{sizeof(Scale)},
+                       exists ? epilogue.weight_scale(column) : Scale(0));
+  device::shared_store(Tile::kColumnBias + own * unsigned{sizeof(C)}, exists ? epilogue.bias(column) : C(0));
   if (launch.needs_row_sums)
     device::shared_store(Tile::kColumnZeroPoints + own * 4, exists ? epilogue.weight_zero_point(column) : 0);
 }
@@ -66,10 +67,15 @@ KVANT_DEVICE void share_code_sums(const LinearLaunch& launch, const TileThread<T
   }
 }
 
-// 16 bytes of outputs, in as few registers as they fill: numbers of 16 bits share one.
+// The outputs of a thread in one row: 16 bytes, or four codes. More of them would spill, and a warp stores 32 codes of
+// a row side by side anyway.
+template <class Out>
+inline constexpr unsigned kOutputsOfThread = sizeof(Out) == 1 ? 4 : 16 / sizeof(Out);
+
+// They take as few registers as they fill: four codes share one, and two numbers of 16 bits.
 template <class Out>
 struct OutputWords {
-  Packed<Out, 16 / sizeof(Out)> outputs;
+  Packed<Out, kOutputsOfThread<Out>> outputs;
   KVANT_DEVICE void set_pair(unsigned n, Out first, Out second) {
     outputs.v[n] = first;
     outputs.v[n + 1] = second;
@@ -86,17 +92,27 @@ requires(sizeof(Out) == 2) struct OutputWords<Out> {
   KVANT_DEVICE Out at(unsigned n) const { return {static_cast<std::uint16_t>(words.w[n / 2] >> (16 * (n % 2)))}; }
   KVANT_DEVICE const auto& all() const { return words; }
 };
+template <class Out>
+requires(sizeof(Out) == 1) struct OutputWords<Out> {
+  std::uint32_t word = 0;
+  KVANT_DEVICE void set_pair(unsigned n, Out first, Out second) {
+    word |= (first.bits | static_cast<std::uint32_t>(second.bits) << 8) << (8 * n);
+  }
+  KVANT_DEVICE Out at(unsigned n) const { return {static_cast<std::uint8_t>(word >> (8 * n))}; }
+  KVANT_DEVICE const auto& all() const { return word; }
+};
 
 // Sums to outputs. A warp passes them through shared memory 16 rows at a time, after which each thread has as many
-// neighbours of one row as make 16 bytes of output, always of the same columns.
+// neighbours of one row as it stores at once, always of the same columns.
 template <class Out, class Tile, class Sums>
 KVANT_DEVICE void write_tile(const LinearLaunch& launch, const TileThread<Tile>& at, const TilePlace& place,
                              std::int32_t padding, const Sums& sums) {
-  using C = compute_t<Out>;
+  using Scale = compute_t<Out>;
+  using C = semantics::sum_t<Out>;
   using Sum = typename Tile::Sum;
   constexpr unsigned kSumBytes = sizeof(Sum);
   constexpr unsigned kOutBytes = sizeof(Out);
-  constexpr unsigned kCount = 16 / kOutBytes;  // outputs of a thread in one row
+  constexpr unsigned kCount = kOutputsOfThread<Out>;
   constexpr unsigned kLanesInRow = Tile::kWarpColumns / kCount;
   constexpr unsigned kRowsAtOnce = kWarp / kLanesInRow;
   static_assert(16 % kRowsAtOnce == 0);
@@ -128,7 +144,7 @@ KVANT_DEVICE void write_tile(const LinearLaunch& launch, const TileThread<Tile>&
       const unsigned tile_row = at.first_row + t * 16 + r;
       const std::int64_t row = place.row + tile_row;
       if (row >= job.rows || columns_left <= 0) continue;
-      const C act_scale = epilogue.act_scale(row);
+      const Scale act_scale = epilogue.act_scale(row);
       const std::int32_t act_zero_point = launch.needs_column_sums ? epilogue.act_zero_point(row) : 0;
       const Sum row_sum =
           launch.needs_row_sums ? device::shared_load<Sum>(Tile::kRowSums + tile_row * kSumBytes) : Sum(0);
@@ -153,9 +169,10 @@ KVANT_DEVICE void write_tile(const LinearLaunch& launch, const TileThread<Tile>&
           KVANT_UNROLL
           for (unsigned i = 0; i < 2; ++i) sum[i] = device::to_real<C>(static_cast<Exact>(products.v[i] - extra));
         }
-        const unsigned parameters = (tile_column + n) * unsigned{sizeof(C)};
-        const auto weight_scales = device::shared_load<Packed<C, 2>>(Tile::kColumnScales + parameters);
-        const auto biases = device::shared_load<Packed<C, 2>>(Tile::kColumnBias + parameters);
+        const auto weight_scales =
+            device::shared_load<Packed<Scale, 2>>(Tile::kColumnScales + (tile_column + n) * unsigned{sizeof(Scale)});
+        const auto biases =
+            device::shared_load<Packed<C, 2>>(Tile::kColumnBias + (tile_column + n) * unsigned{sizeof(C)});
         out.set_pair(n, epilogue.output(sum[0], act_scale, weight_scales.v[0], biases.v[0]),
                      epilogue.output(sum[1], act_scale, weight_scales.v[1], biases.v[1]));
       }

@@ -13,6 +13,7 @@
 #include "cuda/lanes.h"
 #include "kvant/plan.h"
 #include "kvant/sku.h"
+#include "semantics/float_grid.h"
 #include "semantics/quantize.h"
 
 namespace kvant::cuda {
@@ -35,6 +36,7 @@ struct Settings {
   int q_min;
   int q_max;
   bool reciprocal;
+  semantics::FloatGrid grid;  // without bits: the grid is one of integers
 };
 
 // What operators have in common.
@@ -50,20 +52,45 @@ struct Operator {
   static KVANT_DEVICE bool may_correct(const Prepared&) { return false; }
 };
 
+// The code of y on a floating-point grid: one instruction where the GPU has it, which gives the bits of the formula.
+template <class L>
+KVANT_DEVICE int grid_code(typename L::C y, typename L::C signed_like, const semantics::FloatGrid& grid) {
+  if constexpr (device::kHasFloat8 && sizeof(typename L::C) == 4) {
+    if (grid.bits == 8 && grid.saturate)
+      return device::to_float8(device::with_sign(y, signed_like), grid.half_shift == 7);
+  }
+  return semantics::to_grid_code<L>(y, signed_like, grid);
+}
+
 template <class F, class Code>
 struct Quantize : Operator<F, Code, F> {
   using Base = Operator<F, Code, F>;
   using typename Base::C, typename Base::L, typename Base::Prepared;
-  static KVANT_DEVICE bool may_correct(const Prepared& p) { return p.clamps_input; }
+  static constexpr bool kGrid = kHasFloatGrid<Code>;
+  static KVANT_DEVICE bool may_correct(const Prepared& p) { return kGrid ? p.corrected : p.clamps_input; }
 
   template <Way kWay>
   static KVANT_DEVICE int one(const Prepared& p, const Settings& s, C x, C) {
-    if constexpr (kWay == Way::corrected) {
+    if constexpr (kWay == Way::corrected && kGrid) {
+      const auto q = semantics::signed_quotient<L>(x, quotient<L, kWay>(p), p.input_bounds);
+      return grid_code<L>(q.y, q.signed_like, s.grid);
+    } else if constexpr (kWay == Way::corrected) {
       // NaN becomes 0 here, as it does there.
       const int q = semantics::rounded_quotient_of_clamped_input<L>(x, quotient<L, kWay>(p), p.input_bounds);
       return L::min_int(s.q_max, L::max_int(s.q_min, q + p.zero_point));
     } else {
-      return semantics::quantize<L>(x, quotient<L, kWay>(p), p.zero_point, s.q_min, s.q_max);
+      return with_quotient(quotient<L, kWay>(p), p.zero_point, s, x);
+    }
+  }
+
+  // With any scale.
+  template <class Quotient>
+  static KVANT_DEVICE int with_quotient(const Quotient& quotient_of, int zero_point, const Settings& s, C x) {
+    if constexpr (kGrid) {
+      const C y = quotient_of(x);
+      return grid_code<L>(y, y, s.grid);
+    } else {
+      return semantics::quantize<L>(x, quotient_of, zero_point, s.q_min, s.q_max);
     }
   }
 };
@@ -73,7 +100,8 @@ struct Dequantize : Operator<Code, F, F> {
   using Base = Operator<Code, F, F>;
   using typename Base::C, typename Base::L, typename Base::Prepared;
   template <Way>
-  static KVANT_DEVICE C one(const Prepared& p, const Settings&, int q, C) {
+  static KVANT_DEVICE C one(const Prepared& p, const Settings& s, int q, C) {
+    if constexpr (kHasFloatGrid<Code>) return L::mul(p.scale, semantics::from_grid_code<L>(q, s.grid));
     return semantics::dequantize<L>(q, p.scale, p.zero_point);
   }
 };
@@ -85,7 +113,11 @@ struct FakeQuantize : Operator<F, F, F> {
   static KVANT_DEVICE bool may_correct(const Prepared& p) { return p.clamps_input; }
 
   template <Way kWay>
-  static KVANT_DEVICE C one(const Prepared& p, const Settings&, C x, C) {
+  static KVANT_DEVICE C one(const Prepared& p, const Settings& s, C x, C) {
+    if (s.grid.bits != 0) {
+      const auto q = semantics::signed_quotient<L>(x, quotient<L, kWay>(p), p.input_bounds);
+      return L::mul(p.scale, semantics::to_grid_number<L>(q.y, q.signed_like, s.grid));
+    }
     if constexpr (kWay == Way::corrected)
       return semantics::fake_quantize_clamped_input<L>(x, p.scale, quotient<L, kWay>(p), p.input_bounds);
     else
@@ -102,12 +134,14 @@ struct MaskedBackward : Operator<F, F, F> {
   static KVANT_DEVICE bool may_correct(const Prepared& p) { return p.corrected; }
 
   template <Way kWay>
-  static KVANT_DEVICE C one(const Prepared& p, const Settings&, C x, C dy) {
+  static KVANT_DEVICE C one(const Prepared& p, const Settings& s, C x, C dy) {
     constexpr Way kOfDy = kWay == Way::corrected ? Way::divide : kWay;  // it is stored: no shortcut
+    const bool inside = s.grid.bits != 0 ? semantics::in_range<L, false>(x, quotient<L, kWay>(p), p.bounds)
+                                         : semantics::in_range<L, true>(x, quotient<L, kWay>(p), p.bounds);
     if constexpr (kScaled)
-      return semantics::quantize_backward<L>(x, dy, quotient<L, kWay>(p), quotient<L, kOfDy>(p), p.bounds);
+      return semantics::quantize_backward<L>(inside, dy, quotient<L, kOfDy>(p));
     else
-      return semantics::fake_quantize_backward<L>(x, dy, quotient<L, kWay>(p), p.bounds);
+      return semantics::fake_quantize_backward<L>(inside, dy);
   }
 };
 

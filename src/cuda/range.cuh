@@ -9,6 +9,7 @@
 #include "cuda/chunk.h"
 #include "cuda/cut_segments.h"
 #include "cuda/lanes.h"
+#include "cuda/parameters.h"
 #include "cuda/segments.h"
 #include "cuda/team.h"
 #include "semantics/dynamic_range.h"
@@ -36,7 +37,7 @@ struct Partials {
 
 // ---- Where ranges go ------------------------------------------------------------------------------------------
 
-enum class SinkKind { partials, report, parameters };
+enum class SinkKind { partials, report, parameters, global_scale };
 
 // Everything that a range can become.
 struct Sink {
@@ -53,10 +54,18 @@ struct Sink {
   semantics::RangeRules rules = {};
   std::byte* scale = nullptr;
   std::byte* zero_point = nullptr;
+  // The global scale over scales of e4m3, as in detail::Scales.
+  const std::byte* global_data = nullptr;
+  float global = 1;
 
   template <class C>
   KVANT_DEVICE Partials<C> partials() const {
     return {partial, chunks, parameters};
+  }
+
+  template <class L>
+  KVANT_DEVICE semantics::ScaleAndZeroPoint<L> parameters_of(const semantics::Range<L>& r) const {
+    return semantics::parameters_of_range<L>(r, rules, static_cast<typename L::C>(global_scale(global_data, global)));
   }
 
   // A range that is final.
@@ -65,12 +74,19 @@ struct Sink {
     using C = typename L::C;
     const std::int64_t at = parameter * static_cast<std::int64_t>(sizeof(C));
     if (kind == SinkKind::parameters) {
-      const semantics::ScaleAndZeroPoint<L> p = semantics::parameters_of_range<L>(r, rules);
-      device::store<C>(scale + at, p.scale);
+      const semantics::ScaleAndZeroPoint<L> p = parameters_of<L>(r);
+      if (rules.scale_rule == semantics::ScaleRule::plain)
+        device::store<C>(scale + at, p.scale);
+      else if (rules.scale_rule == semantics::ScaleRule::f16 || rules.scale_rule == semantics::ScaleRule::bf16)
+        device::store<std::uint16_t>(scale + parameter * 2, static_cast<std::uint16_t>(p.scale_bits));
+      else
+        device::store<std::uint8_t>(scale + parameter, static_cast<std::uint8_t>(p.scale_bits));
       if (zero_point != nullptr) device::store<std::int32_t>(zero_point + parameter * 4, p.zero_point);
       return;
     }
     C magnitude = semantics::largest_magnitude<L>(r);
+    if (kind == SinkKind::global_scale)
+      return device::store<float>(scale, semantics::nvfp4_global_scale(magnitude, rules.q_max));
     if (accumulate) {  // with the old value first, so that a NaN in it loses
       if (min != nullptr) r.lo = L::min(device::load<C>(min + at), r.lo);
       if (max != nullptr) r.hi = L::max(device::load<C>(max + at), r.hi);

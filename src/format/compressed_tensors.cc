@@ -2,9 +2,9 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "base/divide_up.h"
 #include "format/module_name.h"
@@ -17,10 +17,12 @@ constexpr TensorSpec kTensors[] = {
     {TensorKind::codes, ".weight", "a quantized Linear has its codes there"},
     {TensorKind::packed_codes, ".weight_packed", "a quantized Linear has its codes there"},
     {TensorKind::scales, ".weight_scale", "the codes mean nothing without their scales"},
+    {TensorKind::global_scale, ".weight_global_scale", "the scales are meant under it"},
     {TensorKind::weight_shape, ".weight_shape", "loaders take in_features from it"},
     {TensorKind::zero_points, ".weight_zero_point", "the weights are asymmetric"},
     {TensorKind::input_scale, ".input_scale", "activations are static"},
     {TensorKind::input_zero_point, ".input_zero_point", "activations are static and asymmetric"},
+    {TensorKind::input_global_scale, ".input_global_scale", "scales of activations are found under it"},
 };
 
 consteval bool kinds_are_complete() {
@@ -34,8 +36,14 @@ static_assert(kinds_are_complete(), "a row of the tensors lacks something, or st
 constexpr std::array kI8 = {io::DType::i8};
 constexpr std::array kI32 = {io::DType::i32};
 constexpr std::array kI64 = {io::DType::i64};
+constexpr std::array kF32 = {io::DType::f32};
+constexpr std::array kE4m3 = {io::DType::f8_e4m3};
+// torch has a dtype for e8m0, and loaders write bytes.
+constexpr std::array kE8m0 = {io::DType::u8, io::DType::f8_e8m0};
+constexpr std::array kNibbles = {io::DType::u8};
+constexpr std::array kNumbers = {io::DType::f32, io::DType::f16, io::DType::bf16};
 
-constexpr unsigned kBits = bits_per_element(kPacked);
+bool is_packed_in(const WeightScheme& weights) { return weights.storage != Storage::elements; }
 
 // Eight codes u = q + 8 of a word, each in its byte as q.
 std::uint64_t spread(std::uint32_t word) {
@@ -59,47 +67,73 @@ std::span<const TensorSpec> tensor_specs() { return kTensors; }
 const TensorSpec& spec_of(TensorKind kind) { return kTensors[static_cast<std::size_t>(kind)]; }
 
 std::string why_absent(TensorKind kind, const Scheme& scheme) {
-  const SchemeSpec& spec = scheme.spec();
-  const bool in_words = spec.weights.storage == Storage::words;
+  const WeightScheme& weights = scheme.weights;
+  const auto unless = [](bool there, std::string why) { return there ? std::string() : std::move(why); };
   switch (kind) {
-    case TensorKind::codes: return in_words ? "its codes are in weight_packed" : "";
-    case TensorKind::packed_codes:
-    case TensorKind::weight_shape: return in_words ? "" : fmt::format("the format is {}", spec.format);
+    case TensorKind::codes: return unless(!is_packed_in(weights), "its codes are in weight_packed");
+    case TensorKind::packed_codes: return unless(is_packed_in(weights), fmt::format("the format is {}", scheme.format));
+    case TensorKind::weight_shape:
+      return unless(weights.storage == Storage::words, fmt::format("the format is {}", scheme.format));
     case TensorKind::scales: return "";
-    case TensorKind::zero_points: return scheme.has_asymmetric_weights() ? "" : "the weights are symmetric";
+    case TensorKind::global_scale:
+      return unless(weights.strategy == Strategy::tensor_group, "no global scale belongs to its scales");
+    case TensorKind::zero_points: return unless(weights.asymmetric, "the weights are symmetric");
     case TensorKind::input_scale:
     case TensorKind::input_zero_point:
-      if (!spec.activations) return "activations are not quantized";
-      if (spec.activations->dynamic) return "the scales of activations are found at run time";
-      return kind == TensorKind::input_scale || scheme.has_asymmetric_activations() ? "" : "activations are symmetric";
+    case TensorKind::input_global_scale: break;
   }
-  return "";
+  if (!scheme.activations) return "activations are not quantized";
+  const ActivationScheme& activations = *scheme.activations;
+  if (kind == TensorKind::input_global_scale)
+    return unless(activations.dynamic == Dynamic::local, "no global scale belongs to activations");
+  if (activations.dynamic != Dynamic::no) return "the scales of activations are found at run time";
+  return unless(kind == TensorKind::input_scale || activations.asymmetric, "activations are symmetric");
 }
 
 std::span<const io::DType> dtypes_of(TensorKind kind, const Scheme& scheme) {
+  const WeightScheme& weights = scheme.weights;
   switch (kind) {
     case TensorKind::codes:
-    case TensorKind::input_zero_point: return kI8;
+      if (has_float_grid(weights.code)) return kE4m3;
+      return kI8;
     case TensorKind::packed_codes:
+      if (weights.storage == Storage::nibbles) return kNibbles;
+      return kI32;
+    case TensorKind::input_zero_point: return kI8;
     case TensorKind::zero_points: return kI32;
     case TensorKind::weight_shape: return kI64;
+    case TensorKind::global_scale:
+    case TensorKind::input_global_scale: return kF32;
     case TensorKind::scales:
-    case TensorKind::input_scale: return scheme.spec().weights.scale_dtypes;
+      if (weights.scale_code == ElementKind::e8m0) return kE8m0;
+      if (weights.scale_code == ElementKind::e4m3) return kE4m3;
+      return kNumbers;
+    case TensorKind::input_scale: return kNumbers;
   }
   return {};
 }
 
 std::vector<std::uint64_t> shape_of(TensorKind kind, const Scheme& scheme, const LinearShape& linear) {
   const auto& [rows, columns] = linear;
-  const std::uint64_t groups = scheme.spec().has_groups() ? columns / columns_of_a_scale(scheme, columns) : 1;
+  const WeightScheme& weights = scheme.weights;
+  const ScaleSpan span = span_of(weights, rows, columns);
+  const std::uint64_t groups = weights.has_groups() ? columns / span.columns : 1;
   switch (kind) {
     case TensorKind::codes: return {rows, columns};
-    case TensorKind::packed_codes: return {rows, base::parts_of(columns, kPerWord)};
-    case TensorKind::scales: return {rows, groups};
+    case TensorKind::packed_codes:
+      if (weights.storage == Storage::nibbles) return {rows, columns / 2};
+      return {rows, base::parts_of(columns, codes_per_word(weights.code))};
+    case TensorKind::scales:
+      if (weights.strategy == Strategy::tensor) return {1};
+      if (weights.strategy == Strategy::block)
+        return {base::parts_of(rows, span.rows), base::parts_of(columns, span.columns)};
+      return {rows, groups};
     case TensorKind::weight_shape: return {2};
-    case TensorKind::zero_points: return {base::parts_of(rows, kPerWord), groups};
+    case TensorKind::zero_points: return {base::parts_of(rows, codes_per_word(weights.code)), groups};
+    case TensorKind::global_scale:
     case TensorKind::input_scale:
-    case TensorKind::input_zero_point: return {1};
+    case TensorKind::input_zero_point:
+    case TensorKind::input_global_scale: return {1};
   }
   return {};
 }
@@ -107,7 +141,8 @@ std::vector<std::uint64_t> shape_of(TensorKind kind, const Scheme& scheme, const
 std::optional<std::string_view> module_of_codes(const io::TensorInfo& tensor) {
   if (const auto module = before(tensor.name, spec_of(TensorKind::packed_codes).suffix)) return module;
   const std::string_view module = module_of(tensor.name);
-  return tensor.dtype == kI8.front() && !module.empty() ? std::optional(module) : std::nullopt;
+  const bool holds_codes = tensor.dtype == kI8.front() || tensor.dtype == kE4m3.front();
+  return holds_codes && !module.empty() ? std::optional(module) : std::nullopt;
 }
 
 std::optional<std::string_view> module_of_quantized(const io::TensorInfo& tensor) {
@@ -122,44 +157,66 @@ std::vector<LayerOutput> layer_outputs(const Scheme& scheme, std::string_view mo
   std::vector<LayerOutput> outputs;
   for (const TensorSpec& spec : kTensors) {
     if (!why_absent(spec.kind, scheme).empty()) continue;
-    const bool is_scale = spec.kind == TensorKind::scales || spec.kind == TensorKind::input_scale;
+    const bool is_number =
+        spec.kind == TensorKind::input_scale || (spec.kind == TensorKind::scales && !scheme.weights.scale_code);
     outputs.push_back({spec.kind,
                        {fmt::format("{}{}", module, spec.suffix),
-                        is_scale ? scale_dtype(scheme, dtype) : dtypes_of(spec.kind, scheme).front(),
+                        is_number ? scale_dtype(scheme, dtype) : dtypes_of(spec.kind, scheme).front(),
                         shape_of(spec.kind, scheme, {rows, columns}), 0, 0}});
   }
   return outputs;
 }
 
-void unpack_codes(const std::byte* words, std::uint64_t count, std::int8_t* codes) {
-  const auto load = [&](std::uint64_t i) {
-    std::uint32_t word;
-    std::memcpy(&word, words + 4 * i, sizeof word);
-    return spread(word);
-  };
-  for (std::uint64_t i = 0; i < count / kPerWord; ++i) {
-    const std::uint64_t eight = load(i);
-    std::memcpy(codes + kPerWord * i, &eight, sizeof eight);
+std::uint64_t bytes_of_codes(const WeightScheme& weights, std::uint64_t count) {
+  switch (weights.storage) {
+    case Storage::elements: return count;
+    case Storage::words: return 4 * base::parts_of(count, codes_per_word(weights.code));
+    case Storage::nibbles: return base::parts_of(count, std::uint64_t{2});
   }
-  if (count % kPerWord == 0) return;
-  const std::uint64_t eight = load(count / kPerWord);
-  std::memcpy(codes + (count - count % kPerWord), &eight, static_cast<std::size_t>(count % kPerWord));
+  return 0;
 }
 
-void pack_zero_points(std::span<const std::int32_t> zero_points, std::uint64_t groups,
+void unpack_codes(const WeightScheme& weights, const std::byte* stored, std::uint64_t count, std::int8_t* codes) {
+  const auto n = static_cast<std::size_t>(count);
+  if (weights.storage == Storage::elements) {
+    std::memcpy(codes, stored, n);
+  } else if (weights.storage == Storage::nibbles) {
+    for (std::size_t i = 0; i < n; ++i)
+      codes[i] = static_cast<std::int8_t>(std::to_integer<int>(stored[i / 2]) >> (4 * (i % 2)) & 0xF);
+  } else if (bits_per_element(weights.code) == 8) {
+    for (std::size_t i = 0; i < n; ++i) codes[i] = static_cast<std::int8_t>(stored[i] ^ std::byte{0x80});
+  } else {
+    constexpr std::size_t kPerWord = codes_per_word(ElementKind::s4);
+    const auto load = [&](std::size_t i) {
+      std::uint32_t word;
+      std::memcpy(&word, stored + 4 * i, sizeof word);
+      return spread(word);
+    };
+    for (std::size_t i = 0; i < n / kPerWord; ++i) {
+      const std::uint64_t eight = load(i);
+      std::memcpy(codes + kPerWord * i, &eight, sizeof eight);
+    }
+    if (n % kPerWord == 0) return;
+    const std::uint64_t eight = load(n / kPerWord);
+    std::memcpy(codes + (n - n % kPerWord), &eight, n % kPerWord);
+  }
+}
+
+void pack_zero_points(ElementKind code, std::span<const std::int32_t> zero_points, std::uint64_t groups,
                       std::vector<std::uint32_t>& words) {
-  const std::uint64_t rows = groups == 0 ? 0 : zero_points.size() / groups;
-  words.assign(base::parts_of(rows, kPerWord) * groups, 0);
+  const std::uint64_t rows = groups == 0 ? 0 : zero_points.size() / groups, per_word = codes_per_word(code);
+  words.assign(base::parts_of(rows, per_word) * groups, 0);
   for (std::uint64_t r = 0; r < rows; ++r)
     for (std::uint64_t g = 0; g < groups; ++g) {
-      const auto u = static_cast<std::uint32_t>(zero_points[r * groups + g] + word_offset(kPacked));
-      words[r / kPerWord * groups + g] |= u << (kBits * (r % kPerWord));
+      const auto u = static_cast<std::uint32_t>(zero_points[r * groups + g] + word_offset(code));
+      words[r / per_word * groups + g] |= u << (static_cast<unsigned>(bits_per_element(code)) * (r % per_word));
     }
 }
 
-std::int8_t unpack_zero_point(std::uint32_t word, std::uint64_t row) {
-  const std::uint32_t u = word >> (kBits * (row % kPerWord)) & ((1u << kBits) - 1);
-  return static_cast<std::int8_t>(static_cast<std::int32_t>(u) - word_offset(kPacked));
+std::int8_t unpack_zero_point(ElementKind code, std::uint32_t word, std::uint64_t row) {
+  const auto bits = static_cast<unsigned>(bits_per_element(code));
+  const std::uint32_t u = word >> (bits * (row % codes_per_word(code))) & ((1u << bits) - 1);
+  return static_cast<std::int8_t>(static_cast<std::int32_t>(u) - word_offset(code));
 }
 
 }  // namespace kvant::format

@@ -1,13 +1,21 @@
 // The tensors that take the place of a Linear's weight in the compressed-tensors layout: their names, dtypes and
 // shapes, for those who write them and those who read them.
 //
-//   int-quantized   X.weight I8 [out, in]                 X.weight_scale [out, 1]
-//                   X.input_scale [1], X.input_zero_point I8 [1] for static activations
-//   pack-quantized  X.weight_packed I32 [out, ceil(in / 8)] X.weight_scale [out, in / group]    X.weight_shape I64 [2]
-//                   X.weight_zero_point I32 [ceil(out / 8), in / group] if asymmetric
+//   int-quantized         X.weight I8 [out, in]                          X.weight_scale as below
+//   float-quantized       X.weight F8_E4M3 [out, in]
+//   mxfp8-quantized       X.weight F8_E4M3 [out, in]                     X.weight_scale U8 (e8m0) [out, in / 32]
+//   pack-quantized        X.weight_packed I32 [out, ceil(in / 8 or 4)]   X.weight_shape I64 [2]
+//                         X.weight_zero_point I32 [ceil(out / 8 or 4), in / group] if asymmetric
+//   mxfp4-pack-quantized  X.weight_packed U8 [out, in / 2]               X.weight_scale U8 (e8m0) [out, in / 32]
+//   nvfp4-pack-quantized  X.weight_packed U8 [out, in / 2]               X.weight_scale F8_E4M3 [out, in / 16]
+//                         X.weight_global_scale F32 [1], which scales are divided by
 //
-// A packed word holds eight codes u = q + 8, element i in bits 4i to 4i + 3; zero points are packed so along the first
-// dimension.
+//   X.weight_scale        [1] for a tensor, [out, 1] for channels, [out, in / group], or
+//                         [ceil(out / rows), ceil(in / columns)] for blocks
+//   X.input_scale [1], X.input_zero_point I8 [1] for static activations, X.input_global_scale F32 [1] for local ones
+//
+// A word holds eight codes u = q + 8, element i in bits 4i to 4i + 3, or four of u = q + 128; zero points are packed so
+// along the first dimension. A byte of nibbles has the even element in its lower half.
 #pragma once
 
 #include <cstddef>
@@ -23,17 +31,16 @@
 
 namespace kvant::format {
 
-inline constexpr ElementKind kPacked = ElementKind::s4;  // the codes that words hold
-inline constexpr std::uint64_t kPerWord = codes_per_word(kPacked);
-
 enum class TensorKind : std::uint8_t {
-  codes,             // X.weight
-  packed_codes,      // X.weight_packed
-  scales,            // X.weight_scale
-  weight_shape,      // X.weight_shape
-  zero_points,       // X.weight_zero_point
-  input_scale,       // X.input_scale
-  input_zero_point,  // X.input_zero_point
+  codes,               // X.weight
+  packed_codes,        // X.weight_packed
+  scales,              // X.weight_scale
+  global_scale,        // X.weight_global_scale
+  weight_shape,        // X.weight_shape
+  zero_points,         // X.weight_zero_point
+  input_scale,         // X.input_scale
+  input_zero_point,    // X.input_zero_point
+  input_global_scale,  // X.input_global_scale
 };
 
 // One of them. A scheme has it, or must not have it.
@@ -70,18 +77,20 @@ struct LayerOutput {
   TensorKind kind;
   io::TensorInfo info;  // without a place
 };
-// Of the Linear `module` with a weight [rows, columns] of `dtype`. `columns` is a multiple of the group size where the
-// scheme has groups.
+// Of the Linear `module` with a weight [rows, columns] of `dtype`. `columns` is a multiple of column_unit().
 std::vector<LayerOutput> layer_outputs(const Scheme& scheme, std::string_view module, io::DType dtype,
                                        std::uint64_t rows, std::uint64_t columns);
 
-// Four-bit codes of words, as signed bytes. The last word may hold more than `count` needs.
-void unpack_codes(const std::byte* words, std::uint64_t count, std::int8_t* codes);
-// Zero points of rows, eight to a word: [rows, groups] to [ceil(rows / 8), groups], the first row in the lowest bits, 0
-// for rows that are missing.
-void pack_zero_points(std::span<const std::int32_t> zero_points, std::uint64_t groups,
+// Bytes that a row of so many codes takes.
+std::uint64_t bytes_of_codes(const WeightScheme& weights, std::uint64_t count);
+// Stored codes, one to a byte: integers with their sign, others as their bits. The last word, or byte, may hold more
+// than `count` needs.
+void unpack_codes(const WeightScheme& weights, const std::byte* stored, std::uint64_t count, std::int8_t* codes);
+// Zero points of rows, as many to a word as codes: [rows, groups] to [ceil(rows / 8 or 4), groups], the first row in
+// the lowest bits, 0 for rows that are missing.
+void pack_zero_points(ElementKind code, std::span<const std::int32_t> zero_points, std::uint64_t groups,
                       std::vector<std::uint32_t>& words);
 // The zero point of a row in its word.
-std::int8_t unpack_zero_point(std::uint32_t word, std::uint64_t row);
+std::int8_t unpack_zero_point(ElementKind code, std::uint32_t word, std::uint64_t row);
 
 }  // namespace kvant::format

@@ -109,227 +109,376 @@ class ConfigReader {
   io::Json null_;
 };
 
-// ---- What the rows of the schemes say ------------------------------------------------------------------------------
+// ---- What the layout's formats say ----------------------------------------------------------------------------------
 
 constexpr std::array<std::string_view, 1> kMethods = {"compressed-tensors"};
 constexpr std::array<std::string_view, 1> kStatuses = {"compressed"};
-constexpr std::array kStrategies = {Strategy::tensor, Strategy::channel, Strategy::group, Strategy::token};
+constexpr std::string_view kMixed = "mixed-precision";
+constexpr std::string_view kKvCache = "kv_cache_scheme";
 
-std::string_view type_of(ElementKind code) { return is_code(code) ? "int" : "float"; }
-
-// What the rows have, each once, in their order.
-template <class Value>
-auto each_of(std::span<const SchemeSpec* const> rows, Value value) {
-  std::vector<decltype(value(*rows[0]))> values;
-  for (const SchemeSpec* row : rows)
-    if (std::find(values.begin(), values.end(), value(*row)) == values.end()) values.push_back(value(*row));
-  return values;
+// Codes by what config.json calls them.
+struct CodeName {
+  ElementKind code;
+  std::string_view type;
+  std::int64_t bits;
+};
+constexpr CodeName kCodes[] = {{ElementKind::s8, "int", 8},
+                               {ElementKind::s4, "int", 4},
+                               {ElementKind::e4m3, "float", 8},
+                               {ElementKind::e2m1, "float", 4}};
+const CodeName& name_of(ElementKind code) {
+  return *std::find_if(std::begin(kCodes), std::end(kCodes), [&](const CodeName& c) { return c.code == code; });
 }
 
-using Rows = std::vector<const SchemeSpec*>;
+// What a format holds: codes of which kind, and how they are stored.
+struct Format {
+  std::string_view name;
+  Storage storage;
+  std::array<std::optional<ElementKind>, 3> codes;
+  std::optional<ElementKind> scale_code = std::nullopt;
+};
+constexpr Format kFormats[] = {
+    {"int-quantized", Storage::elements, {ElementKind::s8, ElementKind::s4}},
+    {"float-quantized", Storage::elements, {ElementKind::e4m3}},
+    {"naive-quantized", Storage::elements, {ElementKind::s8, ElementKind::s4, ElementKind::e4m3}},
+    {"pack-quantized", Storage::words, {ElementKind::s8, ElementKind::s4}},
+    {"mxfp8-quantized", Storage::elements, {ElementKind::e4m3}, ElementKind::e8m0},
+    {"mxfp4-pack-quantized", Storage::nibbles, {ElementKind::e2m1}, ElementKind::e8m0},
+    {"nvfp4-pack-quantized", Storage::nibbles, {ElementKind::e2m1}, ElementKind::e4m3},
+};
 
-Rows all_rows() {
-  Rows rows;
-  for (const SchemeSpec& spec : schemes()) rows.push_back(&spec);
-  return rows;
+bool has_code(const Format& format, ElementKind code) {
+  return std::find(format.codes.begin(), format.codes.end(), code) != format.codes.end();
 }
 
-std::vector<std::string_view> formats() {
-  return each_of(all_rows(), [](const SchemeSpec& row) { return row.format; });
-}
-
-template <class Predicate>
-Rows filtered(const Rows& rows, Predicate fits) {
-  Rows kept;
-  for (const SchemeSpec* row : rows)
-    if (fits(*row)) kept.push_back(row);
-  return kept;
+std::string_view torch_name(ElementKind scale) {
+  return scale == ElementKind::e8m0 ? "torch.uint8" : "torch.float8_e4m3fn";
 }
 
 // ---- Writing --------------------------------------------------------------------------------------------------------
 
-io::Json arguments(ElementKind code, bool symmetric, Strategy strategy, bool dynamic) {
-  return {{"num_bits", bits_per_element(code)},
-          {"type", type_of(code)},
-          {"symmetric", symmetric},
-          {"strategy", name(strategy)},
-          {"dynamic", dynamic}};
+io::Json dynamic_of(Dynamic dynamic) {
+  if (dynamic == Dynamic::local) return "local";
+  return dynamic == Dynamic::yes;
 }
 
-io::Json weights_of(const Scheme& scheme) {
-  const WeightSpec& weights = scheme.spec().weights;
-  io::Json json = arguments(weights.code, !scheme.has_asymmetric_weights(), weights.strategy, false);
-  if (scheme.spec().has_groups()) json["group_size"] = scheme.group_size;
+io::Json arguments(ElementKind code, bool symmetric, Strategy strategy, Dynamic dynamic, std::int64_t group_size,
+                   std::optional<ElementKind> scale_code) {
+  io::Json json = {{"num_bits", name_of(code).bits},
+                   {"type", name_of(code).type},
+                   {"symmetric", symmetric},
+                   {"strategy", name(strategy)},
+                   {"dynamic", dynamic_of(dynamic)}};
+  if (group_size > 0) json["group_size"] = group_size;
+  if (scale_code) json["scale_dtype"] = torch_name(*scale_code);
   return json;
 }
 
-io::Json activations_of(const Scheme& scheme) {
-  const auto& activations = scheme.spec().activations;
-  if (!activations) return nullptr;
-  return arguments(activations->code, !scheme.has_asymmetric_activations(), activations->strategy,
-                   activations->dynamic);
+io::Json weights_of(const WeightScheme& weights) {
+  io::Json json = arguments(weights.code, !weights.asymmetric, weights.strategy, Dynamic::no, weights.group_size,
+                            weights.scale_code);
+  if (weights.strategy == Strategy::block) json["block_structure"] = {weights.block_rows, weights.block_columns};
+  return json;
 }
+
+io::Json activations_of(const std::optional<ActivationScheme>& activations) {
+  if (!activations) return nullptr;
+  return arguments(activations->code, !activations->asymmetric, activations->strategy, activations->dynamic,
+                   activations->group_size, activations->scale_code);
+}
+
+// As loaders want the scales of keys and values.
+io::Json kv_cache_json() { return arguments(ElementKind::e4m3, true, Strategy::tensor, Dynamic::no, 0, std::nullopt); }
 
 // ---- Reading --------------------------------------------------------------------------------------------------------
 
 // "weights" or "input_activations" of a group.
 struct Arguments {
-  std::int64_t bits = 0;
+  ElementKind code = ElementKind::s8;
   bool symmetric = true;
-  bool dynamic = false;
+  Dynamic dynamic = Dynamic::no;
   Strategy strategy = Strategy::tensor;
+  std::int64_t group_size = 0;
 };
 
-std::optional<Arguments> arguments_of(ConfigReader& reader, const io::Json& value, const std::string& where) {
-  constexpr std::array<std::string_view, 12> kKeys = {
-      "num_bits",        "type",     "symmetric", "strategy",        "dynamic",     "group_size",
-      "block_structure", "actorder", "observer",  "observer_kwargs", "scale_dtype", "zp_dtype"};
-  if (!reader.object(value, where)) return std::nullopt;
-  reader.keys(value, where, kKeys);
-  reader.nothing(value, where, "block_structure");
-  reader.nothing(value, where, "actorder");
-  reader.one_of(value, where, "type",
-                each_of(all_rows(), [](const SchemeSpec& row) { return type_of(row.weights.code); }));
-  const auto bits = reader.integer(value, where, "num_bits");
-  const auto symmetric = reader.boolean(value, where, "symmetric", true);
-  const auto dynamic = reader.boolean(value, where, "dynamic", false);
-  std::array<std::string_view, kStrategies.size()> names;
-  std::transform(kStrategies.begin(), kStrategies.end(), names.begin(), [](Strategy s) { return name(s); });
-  const auto strategy = reader.one_of(value, where, "strategy", names);
-  if (!bits || !symmetric || !dynamic || !strategy) return std::nullopt;
-  return Arguments{*bits, *symmetric, *dynamic, kStrategies[*strategy]};
-}
-
-// The row that a group of config.json is of: those that its weights fit, and of them the one that its activations fit.
-class SchemeFinder {
+// One group of config.json. What it says goes into a scheme, what is wrong into sentences.
+class GroupReader {
  public:
-  SchemeFinder(ConfigReader& reader, const io::Json& group, const std::string& where, std::string_view format)
+  GroupReader(ConfigReader& reader, const io::Json& group, const std::string& where, const Format& format)
       : reader_(reader),
         group_(group),
         weights_(where + ".weights"),
         inputs_(where + ".input_activations"),
         format_(format) {}
 
-  std::optional<Scheme> find() {
-    if (!find_weights()) return std::nullopt;
+  std::optional<Scheme> read() {
+    scheme_.format = format_.name;
     const io::Json& inputs = reader_.at(group_, "input_activations");
-    const Rows plain = filtered(rows_, [](const SchemeSpec& row) { return !row.activations; });
-    if (!plain.empty() && (inputs.is_null() || plain.size() == rows_.size())) {
-      if (!inputs.is_null())
-        reader_.problem("{}: is {}, must be null for {}-bit weights", inputs_, shown(inputs), bits_);
-      scheme_.kind = plain.front()->kind;
-    } else if (!find_activations(inputs)) {
-      return std::nullopt;
-    }
+    const bool good = read_weights(reader_.at(group_, "weights"));
+    scheme_.activations.reset();
+    if (!inputs.is_null() && !read_activations(inputs)) return std::nullopt;
+    if (!good) return std::nullopt;
     return scheme_;
   }
 
  private:
-  bool find_weights() {
-    const io::Json& value = reader_.at(group_, "weights");
-    const auto weights = arguments_of(reader_, value, weights_);
-    if (!weights) return false;
-    bits_ = weights->bits;
-    const auto bits_of = [](const SchemeSpec& row) { return bits_per_element(row.weights.code); };
-    rows_ = filtered(all_rows(), [&](const SchemeSpec& row) { return bits_of(row) == weights->bits; });
-    if (rows_.empty()) {
-      reader_.problem("{}: num_bits is {}, kvant supports {}", weights_, weights->bits,
-                      base::joined(each_of(all_rows(), bits_of), " and "));
-      return false;
+  std::optional<Arguments> arguments_of(const io::Json& value, const std::string& where) {
+    constexpr std::array<std::string_view, 12> kKeys = {
+        "num_bits",        "type",     "symmetric", "strategy",        "dynamic",     "group_size",
+        "block_structure", "actorder", "observer",  "observer_kwargs", "scale_dtype", "zp_dtype"};
+    if (!reader_.object(value, where)) return std::nullopt;
+    reader_.keys(value, where, kKeys);
+    constexpr std::array<std::string_view, 2> kTypes = {"int", "float"};
+    const auto type = reader_.one_of(value, where, "type", kTypes);
+    const auto bits = reader_.integer(value, where, "num_bits");
+    const auto symmetric = reader_.boolean(value, where, "symmetric", true);
+    const auto dynamic = dynamic_in(value, where);
+    std::vector<std::string_view> names;
+    for (const Strategy strategy : strategies()) names.push_back(name(strategy));
+    const auto strategy = reader_.one_of(value, where, "strategy", names);
+    if (!type || !bits || !symmetric || !dynamic || !strategy) return std::nullopt;
+    Arguments arguments{.symmetric = *symmetric, .dynamic = *dynamic, .strategy = strategies()[*strategy]};
+    const auto code = std::find_if(std::begin(kCodes), std::end(kCodes),
+                                   [&](const CodeName& c) { return c.type == kTypes[*type] && c.bits == *bits; });
+    if (code == std::end(kCodes)) {
+      reader_.problem("{}: num_bits is {}, kvant supports 8 and 4", where, *bits);
+      return std::nullopt;
     }
-    const Rows of_format = filtered(rows_, [&](const SchemeSpec& row) { return row.format == format_; });
-    if (of_format.empty())
-      reader_.problem("{}: num_bits {} needs format \"{}\", but it is \"{}\"", weights_, weights->bits,
-                      base::joined(each_of(rows_, [](const SchemeSpec& row) { return row.format; }), "\" or \""),
-                      format_);
-    else
-      rows_ = of_format;
-    const auto strategies = each_of(rows_, [](const SchemeSpec& row) { return name(row.weights.strategy); });
-    rows_ = filtered(rows_, [&](const SchemeSpec& row) { return row.weights.strategy == weights->strategy; });
-    if (rows_.empty()) {
-      reader_.problem("{}: strategy is \"{}\", kvant supports \"{}\" for {} bits", weights_, name(weights->strategy),
-                      base::joined(strategies, "\" or \""), weights->bits);
-      return false;
+    arguments.code = code->code;
+    const bool groups = arguments.strategy == Strategy::group || arguments.strategy == Strategy::tensor_group;
+    if (groups) {
+      const auto size = reader_.integer(value, where, "group_size");
+      if (!size) return std::nullopt;
+      if (*size <= 0) {
+        reader_.problem("{}: group_size is {}, must be positive", where, *size);
+        return std::nullopt;
+      }
+      arguments.group_size = *size;
     }
-    if (weights->dynamic) reader_.problem("{}: dynamic is true, weights must be static", weights_);
-    if (weights->strategy == Strategy::group && !find_group_size(value)) return false;
-    if (weights->symmetric) return true;
-    const Rows asymmetric = filtered(rows_, [](const SchemeSpec& row) { return row.weights.takes_asymmetric; });
-    if (asymmetric.empty()) {
-      reader_.problem("{}: symmetric is false, but vLLM accepts only symmetric {}-bit weights", weights_,
-                      weights->bits);
-    } else {
-      rows_ = asymmetric;
-      scheme_.asymmetric = true;
-    }
-    return true;
+    return arguments;
   }
 
-  bool find_group_size(const io::Json& weights) {
-    const auto size = reader_.integer(weights, weights_, "group_size");
-    if (!size) return false;
-    if (*size <= 0) {
-      reader_.problem("{}: group_size is {}, must be positive", weights_, *size);
-      return false;
-    }
-    scheme_.group_size = *size;
-    return true;
+  std::optional<Dynamic> dynamic_in(const io::Json& value, const std::string& where) {
+    const io::Json& dynamic = reader_.at(value, "dynamic");
+    if (dynamic == "local") return Dynamic::local;
+    const auto flag = reader_.boolean(value, where, "dynamic", false);
+    if (!flag) return std::nullopt;
+    return *flag ? Dynamic::yes : Dynamic::no;
   }
 
-  bool find_activations(const io::Json& value) {
-    const auto inputs = arguments_of(reader_, value, inputs_);
-    if (!inputs) return false;
-    rows_ = filtered(rows_, [](const SchemeSpec& row) { return row.activations.has_value(); });
-    const auto bits = each_of(rows_, [](const SchemeSpec& row) { return bits_per_element(row.activations->code); });
-    if (std::find(bits.begin(), bits.end(), inputs->bits) == bits.end())
-      reader_.problem("{}: num_bits is {}, must be {}", inputs_, inputs->bits, base::joined(bits, " or "));
-    const auto known = each_of(rows_, [](const SchemeSpec& row) {
-      return fmt::format("\"{}\" with {}", name(row.activations->strategy), row.activations->dynamic);
-    });
-    rows_ = filtered(rows_, [&](const SchemeSpec& row) {
-      return row.activations->strategy == inputs->strategy && row.activations->dynamic == inputs->dynamic;
-    });
-    if (rows_.empty()) {
-      reader_.problem("{}: strategy \"{}\" with dynamic {}; kvant supports {}", inputs_, name(inputs->strategy),
-                      inputs->dynamic, base::joined(known, " and "));
+  // The scales' dtype, where it is given, is that of the format.
+  void check_scale_dtype(const io::Json& value, const std::string& where, std::optional<ElementKind> scale) {
+    const io::Json& dtype = reader_.at(value, "scale_dtype");
+    if (dtype.is_null()) return;
+    if (scale && dtype == torch_name(*scale)) return;
+    if (!scale && dtype.is_string()) {
+      constexpr std::array<std::string_view, 3> kNumbers = {"torch.float32", "torch.float16", "torch.bfloat16"};
+      if (std::find(kNumbers.begin(), kNumbers.end(), dtype.get_ref<const std::string&>()) != kNumbers.end()) return;
+    }
+    reader_.problem("{}: scale_dtype is {}, must be {}", where, shown(dtype),
+                    scale ? fmt::format("\"{}\"", torch_name(*scale)) : std::string("null"));
+  }
+
+  bool read_weights(const io::Json& value) {
+    const auto read = arguments_of(value, weights_);
+    if (!read) return false;
+    WeightScheme& weights = scheme_.weights;
+    weights = {.code = read->code,
+               .strategy = read->strategy,
+               .storage = format_.storage,
+               .asymmetric = !read->symmetric,
+               .group_size = read->group_size,
+               .scale_code = format_.scale_code};
+    constexpr std::array<std::string_view, 2> kOrders = {"weight", "static"};
+    if (!reader_.at(value, "actorder").is_null()) reader_.one_of(value, weights_, "actorder", kOrders);
+    if (!has_code(format_, weights.code)) {
+      std::vector<std::string_view> formats;
+      for (const Format& format : kFormats)
+        if (has_code(format, weights.code)) formats.push_back(format.name);
+      const CodeName& code = name_of(weights.code);
+      reader_.problem("{}: num_bits {} of type {} needs format \"{}\", but it is \"{}\"", weights_, code.bits,
+                      code.type, base::joined(formats, "\" or \""), format_.name);
       return false;
     }
-    scheme_.kind = rows_.front()->kind;
-    if (inputs->symmetric) return true;
-    if (rows_.front()->activations->takes_asymmetric)
-      scheme_.asymmetric = true;
-    else
-      reader_.problem("{}: symmetric is false, must be true for {} activations", inputs_,
-                      inputs->dynamic ? "dynamic" : "static");
+    check_scale_dtype(value, weights_, format_.scale_code);
+    if (!fits_strategy()) {
+      reader_.problem("{}: strategy is \"{}\", which format \"{}\" does not have", weights_, name(weights.strategy),
+                      format_.name);
+      return false;
+    }
+    if (read->dynamic != Dynamic::no)
+      reader_.problem("{}: dynamic is {}, weights must be static", weights_, shown(dynamic_of(read->dynamic)));
+    if (weights.asymmetric && weights.storage != Storage::words) {
+      reader_.problem("{}: symmetric is false, but loaders accept only symmetric weights in format \"{}\"", weights_,
+                      format_.name);
+      weights.asymmetric = false;
+    }
+    return weights.strategy == Strategy::block ? read_block(value) : true;
+  }
+
+  bool fits_strategy() const {
+    const WeightScheme& weights = scheme_.weights;
+    if (format_.scale_code == ElementKind::e4m3) return weights.strategy == Strategy::tensor_group;
+    if (format_.scale_code == ElementKind::e8m0) return weights.strategy == Strategy::group;
+    if (weights.storage == Storage::words)
+      return weights.strategy == Strategy::group || weights.strategy == Strategy::channel;
+    return weights.strategy != Strategy::token && weights.strategy != Strategy::tensor_group;
+  }
+
+  bool read_block(const io::Json& value) {
+    const io::Json& block = reader_.at(value, "block_structure");
+    const auto side = [&](std::size_t i) -> std::int64_t {
+      if (!block.is_array() || block.size() != 2 || !block[i].is_number_unsigned()) return 0;
+      constexpr std::uint64_t kMax = 1u << 30;
+      return static_cast<std::int64_t>(std::min(block[i].get<std::uint64_t>(), kMax));
+    };
+    scheme_.weights.block_rows = side(0);
+    scheme_.weights.block_columns = side(1);
+    if (side(0) > 0 && side(1) > 0) return true;
+    reader_.problem("{}: block_structure is {}, must be two positive integers", weights_, shown(block));
+    return false;
+  }
+
+  bool read_activations(const io::Json& value) {
+    const auto read = arguments_of(value, inputs_);
+    if (!read) return false;
+    struct Pair {
+      Strategy strategy;
+      Dynamic dynamic;
+    };
+    constexpr Pair kPairs[] = {{Strategy::token, Dynamic::yes},
+                               {Strategy::tensor, Dynamic::no},
+                               {Strategy::tensor, Dynamic::yes},
+                               {Strategy::group, Dynamic::yes},
+                               {Strategy::tensor_group, Dynamic::local}};
+    if (std::none_of(std::begin(kPairs), std::end(kPairs), [&](const Pair& pair) {
+          return pair.strategy == read->strategy && pair.dynamic == read->dynamic;
+        })) {
+      std::vector<std::string> known;
+      for (const Pair& pair : kPairs)
+        known.push_back(fmt::format("\"{}\" with {}", name(pair.strategy), shown(dynamic_of(pair.dynamic))));
+      reader_.problem("{}: strategy \"{}\" with dynamic {}; kvant supports {}", inputs_, name(read->strategy),
+                      shown(dynamic_of(read->dynamic)), base::joined(known, ", "));
+      return false;
+    }
+    // Powers of two where the format has them for weights, or where it is said.
+    const bool powers =
+        read->strategy == Strategy::group &&
+        (format_.scale_code == ElementKind::e8m0 || reader_.at(value, "scale_dtype") == torch_name(ElementKind::e8m0));
+    const auto scale = read->strategy == Strategy::tensor_group ? std::optional(ElementKind::e4m3)
+                       : powers                                 ? std::optional(ElementKind::e8m0)
+                                                                : std::nullopt;
+    check_scale_dtype(value, inputs_, scale);
+    if (!read->symmetric && has_float_grid(read->code))
+      reader_.problem("{}: symmetric is false, must be true for type float", inputs_);
+    scheme_.activations = ActivationScheme{.code = read->code,
+                                           .strategy = read->strategy,
+                                           .dynamic = read->dynamic,
+                                           .asymmetric = !read->symmetric && !has_float_grid(read->code),
+                                           .group_size = read->group_size,
+                                           .scale_code = scale};
     return true;
   }
 
   ConfigReader& reader_;
   const io::Json& group_;
   std::string weights_, inputs_;  // where they are
-  std::string_view format_;
-  std::int64_t bits_ = 0;  // of weights
-  Rows rows_;              // that fit what was read so far
+  const Format& format_;
   Scheme scheme_;
 };
 
+// The format of a group: its own, or that of all.
+const Format* format_of(ConfigReader& reader, const io::Json& value, const io::Json& group, const std::string& above,
+                        const std::string& where) {
+  std::vector<std::string_view> names;
+  for (const Format& format : kFormats) names.push_back(format.name);
+  const bool mixed = reader.at(value, "format") == kMixed;
+  if (mixed || !reader.at(group, "format").is_null()) {
+    const auto own = reader.one_of(group, where, "format", names);
+    if (!own) return nullptr;
+    if (!mixed)
+      if (const auto all = reader.one_of(value, above, "format", names); all && *all != *own) {
+        reader.problem("{}: format is \"{}\", must be \"{}\" as above", where, names[*own], names[*all]);
+        return nullptr;
+      }
+    return &kFormats[*own];
+  }
+  const auto all = reader.one_of(value, above, "format", names);
+  return all ? &kFormats[*all] : nullptr;
+}
+
+// The one form of keys and values that loaders take.
+bool is_kv_cache(const io::Json& value) {
+  if (!value.is_object()) return false;
+  const io::Json wanted = kv_cache_json();
+  for (const auto& [key, want] : wanted.items())
+    if (const auto found = value.find(key); found == value.end() || *found != want) return false;
+  return true;
+}
+
 }  // namespace
 
-io::Json quantization_config(const Scheme& scheme, std::span<const std::string> ignore) {
+io::Json quantization_json(const QuantizationConfig& config) {
   io::Json ignored = io::Json::array();
-  for (const std::string& pattern : ignore) ignored.push_back(pattern);
+  for (const std::string& pattern : config.ignore) ignored.push_back(pattern);
+  bool mixed = false;
+  for (const SchemeGroup& group : config.groups) mixed = mixed || group.scheme.format != config.groups[0].scheme.format;
+  io::Json groups = io::Json::object();
+  for (std::size_t i = 0; i < config.groups.size(); ++i) {
+    const SchemeGroup& group = config.groups[i];
+    io::Json targets = io::Json::array();
+    for (const std::string& target : group.targets) targets.push_back(target);
+    io::Json json = {{"targets", std::move(targets)},
+                     {"weights", weights_of(group.scheme.weights)},
+                     {"input_activations", activations_of(group.scheme.activations)},
+                     {"output_activations", nullptr}};
+    if (config.groups.size() > 1) json["format"] = group.scheme.format;
+    groups[fmt::format("group_{}", i)] = std::move(json);
+  }
   return {{"quant_method", kMethods.front()},
-          {"format", scheme.spec().format},
+          {"format", mixed ? kMixed : config.groups[0].scheme.format},
           {"quantization_status", kStatuses.front()},
           {"ignore", ignored},
-          {"kv_cache_scheme", nullptr},
+          {kKvCache, config.fp8_kv_cache ? kv_cache_json() : io::Json()},
           {"global_compression_ratio", nullptr},
-          {"config_groups",
-           {{"group_0",
-             {{"targets", io::Json::array({kLinearClass})},
-              {"weights", weights_of(scheme)},
-              {"input_activations", activations_of(scheme)},
-              {"output_activations", nullptr}}}}}};
+          {"config_groups", std::move(groups)}};
+}
+
+std::string describe(const QuantizationConfig& config) {
+  std::vector<std::string> schemes;
+  for (const SchemeGroup& group : config.groups) schemes.push_back(describe(group.scheme));
+  return base::joined(schemes, " and ") + (config.fp8_kv_cache ? ", FP8 keys and values" : "");
+}
+
+Result<SchemesOfModules> SchemesOfModules::of(const QuantizationConfig& config) {
+  SchemesOfModules all;
+  for (const SchemeGroup& from : config.groups) {
+    Group group{.scheme = from.scheme, .names = {}, .patterns = {}};
+    std::vector<std::string> patterns;
+    for (const std::string& target : from.targets) {
+      if (target == kLinearClass)
+        group.all_linears = true;
+      else if (target.starts_with("re:"))
+        patterns.push_back(target);
+      else
+        group.names.insert(target);
+    }
+    auto parsed = Patterns::parse(patterns);
+    if (!parsed.ok()) return parsed.status();
+    group.patterns = std::move(parsed).value();
+    all.groups_.push_back(std::move(group));
+  }
+  return all;
+}
+
+const Scheme* SchemesOfModules::find(std::string_view module) const {
+  for (const Group& group : groups_)
+    if (group.names.contains(module)) return &group.scheme;
+  for (const Group& group : groups_)
+    if (group.patterns.match(module) != nullptr) return &group.scheme;
+  for (const Group& group : groups_)
+    if (group.all_linears) return &group.scheme;
+  return nullptr;
 }
 
 Result<std::optional<QuantizationConfigText>> find_quantization_config(const io::Checkpoint& checkpoint) {
@@ -354,7 +503,7 @@ Result<std::optional<QuantizationConfigText>> find_quantization_config(const io:
 std::optional<QuantizationConfig> parse_quantization_config(const QuantizationConfigText& text,
                                                             std::vector<std::string>& problems) {
   constexpr std::array<std::string_view, 10> kKeys = {
-      "quant_method",  "format",          "quantization_status", "ignore",  "kv_cache_scheme",
+      "quant_method",  "format",          "quantization_status", "ignore",  kKvCache,
       "config_groups", "sparsity_config", "transform_config",    "version", "global_compression_ratio"};
   constexpr std::array<std::string_view, 5> kGroupKeys = {"targets", "weights", "input_activations",
                                                           "output_activations", "format"};
@@ -363,36 +512,40 @@ std::optional<QuantizationConfig> parse_quantization_config(const QuantizationCo
   if (!reader.object(value, text.where)) return std::nullopt;
   if (!reader.one_of(value, text.where, "quant_method", kMethods)) return std::nullopt;
   reader.keys(value, text.where, kKeys);
-  for (const std::string_view key : {"kv_cache_scheme", "sparsity_config", "transform_config"})
-    reader.nothing(value, text.where, key);
+  for (const std::string_view key : {"sparsity_config", "transform_config"}) reader.nothing(value, text.where, key);
   if (!reader.at(value, "quantization_status").is_null())
     reader.one_of(value, text.where, "quantization_status", kStatuses);
-  const auto format = reader.one_of(value, text.where, "format", formats());
   QuantizationConfig config;
+  const io::Json& kv_cache = reader.at(value, kKvCache);
+  config.fp8_kv_cache = is_kv_cache(kv_cache);
+  if (!config.fp8_kv_cache && !kv_cache.is_null())
+    reader.problem("{}: {} is {}, must be null or {}", text.where, kKvCache, shown(kv_cache), shown(kv_cache_json()));
   if (!reader.at(value, "ignore").is_null()) {
     auto ignore = reader.strings(value, text.where, "ignore");
     if (!ignore) return std::nullopt;
     config.ignore = std::move(*ignore);
   }
   const io::Json& groups = reader.at(value, "config_groups");
-  if (!reader.object(groups, text.where + ".config_groups") || !format) return std::nullopt;
-  if (groups.size() != 1) {
-    reader.problem("{}.config_groups: has {} groups, kvant supports one", text.where, groups.size());
+  if (!reader.object(groups, text.where + ".config_groups")) return std::nullopt;
+  if (groups.empty()) reader.problem("{}.config_groups: has 0 groups, must have one at least", text.where);
+  config.groups.clear();
+  for (const auto& [key, group] : groups.items()) {
+    const std::string where = fmt::format("{}.config_groups.{}", text.where, printable(key));
+    if (!reader.object(group, where)) return std::nullopt;
+    reader.keys(group, where, kGroupKeys);
+    reader.nothing(group, where, "output_activations");
+    auto targets = reader.strings(group, where, "targets");
+    const Format* const format = format_of(reader, value, group, text.where, where);
+    if (format == nullptr) return std::nullopt;
+    const auto scheme = GroupReader(reader, group, where, *format).read();
+    if (!targets || !scheme) return std::nullopt;
+    config.groups.push_back({.scheme = *scheme, .targets = std::move(*targets)});
+  }
+  if (config.groups.empty()) return std::nullopt;
+  if (const auto schemes = SchemesOfModules::of(config); !schemes.ok()) {
+    reader.problem("{}: targets: {}", text.where, schemes.status().message());
     return std::nullopt;
   }
-  const io::Json& group = groups.begin().value();
-  const std::string where = fmt::format("{}.config_groups.{}", text.where, printable(groups.begin().key()));
-  if (!reader.object(group, where)) return std::nullopt;
-  reader.keys(group, where, kGroupKeys);
-  reader.nothing(group, where, "output_activations");
-  const auto& format_text = value["format"].get_ref<const std::string&>();
-  if (!reader.at(group, "format").is_null())
-    reader.one_of(group, where, "format", std::array<std::string_view, 1>{format_text});
-  auto targets = reader.strings(group, where, "targets");
-  const auto scheme = SchemeFinder(reader, group, where, format_text).find();
-  if (!targets || !scheme) return std::nullopt;
-  config.targets = std::move(*targets);
-  config.scheme = *scheme;
   return config;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/divide_up.h"
 #include "format/quantization_config.h"
 #include "format/scheme.h"
 #include "io/checkpoint.h"
@@ -20,20 +21,29 @@ struct QuantizedLayer {
   std::string module;
   std::uint64_t rows = 0;     // out_features
   std::uint64_t columns = 0;  // in_features
-  ElementKind code = ElementKind::s8;
-  Storage storage = Storage::elements;
-  std::uint64_t group_size = 0;  // columns that share a scale; `columns` where all do
+  Scheme scheme = {};
+  std::uint64_t scale_rows = 1;  // rows that share a scale
+  std::uint64_t group_size = 0;  // columns that do; `columns` where all do
   io::TensorPlace codes = {};
   io::TensorPlace scales = {};
   std::optional<io::TensorPlace> zero_points = {};  // of weights
   std::optional<io::TensorPlace> input_scale = {};
+  std::optional<io::TensorPlace> input_zero_point = {};
+  std::optional<io::TensorPlace> input_global_scale = {};
+  float global_scale = 1;  // that scales are divided by
 
   // Scales of a row.
-  std::uint64_t groups() const { return group_size == columns ? 1 : columns / group_size; }
-  int bits() const { return bits_per_element(code); }
-  // The max code.
-  int q_max() const { return code_range(code).max; }
+  std::uint64_t groups() const { return group_size >= columns ? 1 : base::parts_of(columns, group_size); }
+  std::uint64_t scale_count() const { return base::parts_of(rows, scale_rows) * groups(); }
+  ElementKind code() const { return scheme.weights.code; }
+  int bits() const { return bits_per_element(code()); }
 };
+// The largest magnitude of a code in steps of its scale, over the largest distance between two neighbours: how many
+// codes of the coarsest part of the grid there would be. 127 of s8, 14 of e4m3.
+double coarse_levels(ElementKind code);
+// That distance: 1 of integers, 32 of e4m3, 2 of e2m1.
+double coarsest_step(ElementKind code);
+
 // Every quantized Linear of the checkpoint by name. Refuses tensors whose shapes or dtypes do not agree.
 Result<std::vector<QuantizedLayer>> find_quantized_layers(const io::Checkpoint& checkpoint,
                                                           const QuantizationConfig& config);
@@ -41,7 +51,8 @@ Result<std::vector<QuantizedLayer>> find_quantized_layers(const io::Checkpoint& 
 std::vector<QuantizedLayer> find_quantized_layers(const io::Checkpoint& checkpoint, const QuantizationConfig& config,
                                                   std::vector<std::string>& problems);
 
-// Rows [row, row + count) of a layer: codes as signed bytes, scales as f32, zero points (0 without).
+// Rows [row, row + count) of a layer: codes one to a byte (integers with their sign, others as their bits), scales as
+// the f32 that they mean, zero points (0 without).
 struct LayerRows {
   std::vector<std::int8_t> codes;        // count * columns
   std::uint64_t first_group = 0;         // that the columns touch
@@ -57,7 +68,12 @@ Status read_rows(const io::Checkpoint& checkpoint, const QuantizedLayer& layer, 
 Status read_rows(const io::Checkpoint& checkpoint, const QuantizedLayer& layer, std::uint64_t row, std::uint64_t count,
                  std::uint64_t column, std::uint64_t columns, LayerRows& rows);
 
-// `count` scales of a tensor in F32, F16 or BF16, from element `first` on. `bytes` is scratch.
+// The values of rows [row, row + count), in f32: scale * (q - zero_point), or scale * number(q), rounded once. `rows`
+// is scratch.
+Status read_values(const io::Checkpoint& checkpoint, const QuantizedLayer& layer, std::uint64_t row,
+                   std::uint64_t count, std::uint64_t column, std::uint64_t columns, LayerRows& rows, float* to);
+
+// `count` numbers of a tensor in F32, F16, BF16, F8_E4M3 or e8m0 (U8), from element `first` on. `bytes` is scratch.
 Status read_scales(const io::Checkpoint& checkpoint, const io::TensorPlace& place, std::uint64_t first,
                    std::span<float> to, std::vector<std::byte>& bytes);
 

@@ -1,9 +1,6 @@
-// Quantization schemes. What a scheme is stands in one row of the table in scheme.cc; everything else asks the row: how
-// weights become codes, what is stored beside them, which options it takes, what config.json says, what the help says.
-//
-//   w8a8         weights s8 per output channel, activations s8 per token at run time
-//   w8a8-static  weights s8 per output channel, activations s8 with one scale for each linear, from statistics
-//   w4a16        weights s4 in groups along the input, activations as they are
+// Quantization schemes. A scheme says how the weights of a Linear become codes, what is stored beside them, and what a
+// loader makes of the activations: plain data, as a group of config.json states it. The schemes that kvant writes are
+// the rows of the table in scheme.cc; names, help, options and config.json follow from the row.
 #pragma once
 
 #include <cstdint>
@@ -18,85 +15,113 @@
 
 namespace kvant::format {
 
-// In the order of the table.
-enum class SchemeKind : std::uint8_t { w8a8, w8a8_static, w4a16 };
-
 // What shares a scale, as config.json names it.
 enum class Strategy : std::uint8_t {
-  tensor,   // everything
-  channel,  // a row of a weight
-  group,    // so many neighbours in a row of a weight
-  token,    // a row of activations
+  tensor,        // everything
+  channel,       // a row of a weight
+  group,         // so many neighbours in a row
+  block,         // a tile of rows and columns of a weight
+  token,         // a row of activations
+  tensor_group,  // as group, with scales that are codes under one global scale of the tensor
 };
 std::string_view name(Strategy strategy);
+std::span<const Strategy> strategies();
 
 // How the codes of a weight are stored.
 enum class Storage : std::uint8_t {
-  elements,  // one by one, in a dtype of their width
+  elements,  // one to a byte, in a dtype of eight bits
   words,     // in little-endian words of 32 bits, as codes without a sign, the first in the lowest bits
+  nibbles,   // two to a byte, the first in the lower half
 };
 
-struct WeightSpec {
+// How weights become codes.
+struct WeightScheme {
   ElementKind code = ElementKind::s8;
   Strategy strategy = Strategy::channel;
   Storage storage = Storage::elements;
-  bool takes_asymmetric = false;
-  std::int64_t default_group_size = 0;  // of Strategy::group
-  // Dtypes that its scales may have. Without a wish it is the weight's own, F32 for F64, which no loader takes.
-  std::span<const io::DType> scale_dtypes;
+  bool asymmetric = false;
+  std::int64_t group_size = 0;                           // of groups
+  std::int64_t block_rows = 0;                           // of blocks
+  std::int64_t block_columns = 0;                        // of blocks
+  std::optional<ElementKind> scale_code = std::nullopt;  // e8m0, or e4m3 under a global scale; else a number
+  friend bool operator==(const WeightScheme&, const WeightScheme&) = default;
+
+  constexpr bool has_groups() const { return strategy == Strategy::group || strategy == Strategy::tensor_group; }
+  // Whether one number belongs to the whole tensor. Loaders that join layers take it for all of them.
+  constexpr bool has_tensor_scale() const { return strategy == Strategy::tensor || strategy == Strategy::tensor_group; }
+};
+
+// When the scales of activations are found.
+enum class Dynamic : std::uint8_t {
+  no,     // they are stored
+  yes,    // at run time
+  local,  // at run time, under a global scale that is stored
 };
 
 // Codes that a loader, or the statistics, make of what a linear reads.
-struct ActivationSpec {
+struct ActivationScheme {
   ElementKind code = ElementKind::s8;
   Strategy strategy = Strategy::token;
-  bool dynamic = true;  // false: a scale that is stored, from statistics
-  bool takes_asymmetric = false;
+  Dynamic dynamic = Dynamic::yes;
+  bool asymmetric = false;
+  std::int64_t group_size = 0;  // of groups
+  std::optional<ElementKind> scale_code = std::nullopt;
+  friend bool operator==(const ActivationScheme&, const ActivationScheme&) = default;
 };
 
-struct SchemeSpec {
-  SchemeKind kind;
-  std::string_view name;    // of --scheme
-  std::string_view help;    // what it is, in a few words
-  std::string_view format;  // as config.json names the layout of its tensors
-  WeightSpec weights;
-  std::optional<ActivationSpec> activations;  // nothing: they stay as they are
-
-  constexpr bool has_groups() const { return weights.strategy == Strategy::group; }
-  constexpr bool needs_statistics() const { return activations && !activations->dynamic; }
-  constexpr bool takes_asymmetric() const {
-    return weights.takes_asymmetric || (activations && activations->takes_asymmetric);
-  }
-};
-
-std::span<const SchemeSpec> schemes();
-const SchemeSpec& spec_of(SchemeKind kind);
-std::string_view name(SchemeKind kind);
-std::optional<SchemeKind> scheme_named(std::string_view text);
-
-// A scheme with its options.
 struct Scheme {
-  SchemeKind kind = SchemeKind::w8a8;
-  bool asymmetric = false;                    // of weights or activations, as the row says
-  std::int64_t group_size = 128;              // where there are groups
-  std::optional<io::DType> scale_dtype = {};  // one of the row's; default: the weight's own
+  std::string_view format = "int-quantized";  // as config.json names the layout of its tensors
+  WeightScheme weights = {};
+  std::optional<ActivationScheme> activations = ActivationScheme{};  // nothing: they stay as they are
+  // Of scales that are numbers: F32, F16 or BF16. Default: the weight's own, F32 for F64, which no loader takes. It is
+  // no part of config.json.
+  std::optional<io::DType> scale_dtype = std::nullopt;
+  friend bool operator==(const Scheme&, const Scheme&) = default;
 
-  const SchemeSpec& spec() const { return spec_of(kind); }
-  bool has_asymmetric_weights() const { return asymmetric && spec().weights.takes_asymmetric; }
-  bool has_asymmetric_activations() const {
-    return asymmetric && spec().activations && spec().activations->takes_asymmetric;
-  }
+  constexpr bool needs_statistics() const { return activations && activations->dynamic != Dynamic::yes; }
+  constexpr bool has_asymmetric_activations() const { return activations && activations->asymmetric; }
+  constexpr bool is_asymmetric() const { return weights.asymmetric || has_asymmetric_activations(); }
 };
 
-// With the row's own group size.
-Scheme default_scheme(SchemeKind kind);
+// A scheme that kvant writes, and the options that it takes.
+struct SchemeRow {
+  std::string_view name;            // of --scheme
+  std::string_view llm_compressor;  // what llm-compressor calls it; empty: nothing
+  std::string_view help;            // what it is, in a few words
+  Scheme scheme;
+  bool takes_group_size = false;          // --group-size chooses another, -1 a scale for each channel
+  bool takes_asymmetric_weights = false;  // --asymmetric
+  bool takes_asymmetric_activations = false;
 
-// Refuses what no loader takes: a group size that is not positive or splits a word, asymmetric where the row takes
-// none, a scale dtype that is none.
-Status check(const Scheme& scheme);
+  constexpr bool takes_asymmetric() const { return takes_asymmetric_weights || takes_asymmetric_activations; }
+};
+std::span<const SchemeRow> schemes();
 
-// "w8a8", "w8a8-static, asymmetric", "w4a16, groups of 128"
+// By a name of the table, kvant's or llm-compressor's. Refuses others, and "FP8", which means another scheme there than
+// fp8 does here.
+Result<const SchemeRow*> scheme_named(std::string_view text);
+
+struct SchemeOptions {
+  std::optional<std::int64_t> group_size = std::nullopt;
+  bool asymmetric = false;
+  std::optional<io::DType> scale_dtype = std::nullopt;
+};
+// Refuses options that the row does not take, a group size that is not positive or splits a word, and a scale dtype
+// that is none.
+Result<Scheme> with_options(const SchemeRow& row, const SchemeOptions& options);
+
+// "w8a8", "w8a8-static, asymmetric", "w4a16, groups of 64"; in words where it is no row of the table.
 std::string describe(const Scheme& scheme);
+
+// Weights that share a scale in a matrix [rows, columns]: so many rows, so many columns.
+struct ScaleSpan {
+  std::uint64_t rows = 1;
+  std::uint64_t columns = 1;
+};
+ScaleSpan span_of(const WeightScheme& weights, std::uint64_t rows, std::uint64_t columns);
+
+// Columns that a weight must have a multiple of: those of a group, or those that share a word or a byte.
+std::int64_t column_unit(const WeightScheme& weights);
 
 // How many codes of four or eight bits a word holds.
 constexpr std::uint64_t codes_per_word(ElementKind code) { return is_packed(code) ? 8 : 4; }

@@ -7,7 +7,11 @@
 namespace kvant::format {
 
 using semantics::asymmetric_scale;
-using semantics::StoredScale;
+using semantics::largest_number;
+using semantics::nvfp4_global_scale;
+using semantics::power_scale;
+using semantics::SavedScale;
+using semantics::scale_under;
 using semantics::symmetric_scale;
 
 }  // namespace kvant::format

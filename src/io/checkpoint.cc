@@ -1,7 +1,9 @@
 #include "io/checkpoint.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
+#include <span>
 #include <system_error>
 
 #include "base/refuse.h"
@@ -30,6 +32,62 @@ bool is_there(const fs::path& path) {
   return fs::symlink_status(path, error).type() != fs::file_type::not_found;
 }
 
+constexpr std::string_view kFromTheHub =
+    "; a model of the Hugging Face hub must be downloaded first, for example with 'hf download NAME --local-dir "
+    "FOLDER'";
+
+// "org/name", as models are called there.
+bool is_like_a_hub_name(std::string_view text) {
+  const auto is_part = [](std::string_view part) {
+    return !part.empty() && part[0] != '.' && std::ranges::all_of(part, [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+             c == '.';
+    });
+  };
+  const std::size_t slash = text.find('/');
+  return slash != std::string_view::npos && is_part(text.substr(0, slash)) && is_part(text.substr(slash + 1));
+}
+
+// Named like one, and no safetensors by another name: that begins with eight bytes that are a small number.
+bool is_pytorch(const fs::path& path) {
+  const std::string name = path.filename().string();
+  if (std::ranges::none_of(std::array{".bin", ".pt", ".pth", ".ckpt"},
+                           [&](std::string_view suffix) { return name.ends_with(suffix); }))
+    return false;
+  const auto file = InputFile::open(path);
+  std::array<char, 8> begin{};
+  if (!file.ok() || !file->read(0, std::as_writable_bytes(std::span(begin))).ok()) return false;
+  const std::string_view bytes(begin.data(), begin.size());
+  return bytes.starts_with("PK\x03\x04") || (bytes.starts_with("\x80\x02") && bytes[2] != '\0');  // zip, or pickle
+}
+
+// Weights in a format that others read.
+Status refuse_other_format(const fs::path& file) {
+  if (is_gguf(file))
+    return base::unsupported(
+        "{0}: is a GGUF file, a checkpoint is safetensors; 'kvant convert {0} -o FOLDER' makes one",
+        printable_path(file));
+  if (is_pytorch(file))
+    return base::unsupported(
+        "{}: is a PyTorch file, a checkpoint is safetensors; load the model in Python with transformers and save it "
+        "with "
+        "model.save_pretrained(FOLDER, safe_serialization=True)",
+        printable_path(file));
+  return {};
+}
+
+// Of a folder that has no safetensors.
+Status refuse_other_weights(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    files.push_back(it->path());
+  std::sort(files.begin(), files.end());
+  for (const fs::path& file : files)
+    if (Status s = refuse_other_format(file); !s.ok()) return s;
+  return {};
+}
+
 }  // namespace
 
 Result<std::string> read_text(const fs::path& path, std::uint64_t most) {
@@ -50,11 +108,12 @@ Result<Checkpoint> Checkpoint::open(const fs::path& path) {
   const fs::file_status status = fs::status(path, error);
   if (error && status.type() != fs::file_type::not_found)
     return invalid_problem("{}: {}", printable_path(path), error.message());
-  if (!fs::exists(status)) return invalid_problem("{}: no such file or folder", printable_path(path));
+  if (!fs::exists(status))
+    return invalid_problem("{}: no such file or folder{}", printable_path(path),
+                           is_like_a_hub_name(path.native()) ? kFromTheHub : "");
   checkpoint.is_folder_ = fs::is_directory(status);
-  if (!checkpoint.is_folder_ && is_gguf(path))
-    return base::unsupported("{}: is a GGUF file, a checkpoint is safetensors; 'kvant convert' makes one of it",
-                             printable_path(path));
+  if (!checkpoint.is_folder_)
+    if (Status s = refuse_other_format(path); !s.ok()) return s;
   if (Status s = checkpoint.is_folder_ ? checkpoint.open_folder() : checkpoint.open_shard(path); !s.ok()) return s;
   return checkpoint;
 }
@@ -77,8 +136,10 @@ Status Checkpoint::open_folder() {
     if (Status s = open_shards_of_index(*index_); !s.ok()) return s;
     if (Status s = check_index(*index_); !s.ok()) return s;
   } else {
-    if (!is_there(path_ / kSingleName))
+    if (!is_there(path_ / kSingleName)) {
+      if (Status s = refuse_other_weights(path_); !s.ok()) return s;
       return invalid_problem("{}: has neither {} nor {}", printable_path(path_), kIndexName, kSingleName);
+    }
     if (Status s = open_shard(path_ / kSingleName); !s.ok()) return s;
   }
   return find_other_files();

@@ -1,9 +1,9 @@
 #include "measure/candidate.h"
 
-#include <algorithm>
-
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -11,6 +11,8 @@
 #include "base/refuse.h"
 #include "base/text.h"
 #include "format/element_dtype.h"
+#include "format/module_name.h"
+#include "model/input_tensors.h"
 #include "quantize/output_folder.h"
 
 namespace kvant::measure {
@@ -21,21 +23,30 @@ using base::invalid_problem;
 using io::printable;
 
 // The weight that a layer was made of.
-Result<io::TensorPlace> original_of(const io::Checkpoint& original, const format::QuantizedLayer& layer) {
-  const std::string tensor = layer.module + ".weight";
-  const auto it = original.tensors().find(tensor);
-  if (it == original.tensors().end())
+Result<const format::WeightSource*> original_of(const io::Checkpoint& original, const OriginalWeights& weights,
+                                                const format::QuantizedLayer& layer) {
+  const auto found = weights.find(layer.module);
+  if (found == weights.end()) {
+    const std::string tensor = layer.module + ".weight";
+    const io::TensorInfo* const info = original.find(tensor);
+    if (info != nullptr && !format::element_of(info->dtype))
+      return invalid_problem("{}: tensor '{}' holds {}; the original's weights must be F32, F64, F16 or BF16",
+                             printable(original.path().string()), printable(tensor), io::name(info->dtype));
+    if (info != nullptr)
+      return invalid_problem(
+          "{}: tensor '{}' has shape [{}], the quantized one [{}, {}]: the two do not belong together",
+          printable(original.path().string()), printable(tensor), base::joined(info->shape, ", "), layer.rows,
+          layer.columns);
     return invalid_problem("{}: has no tensor '{}', which the quantized checkpoint has: the two do not belong together",
                            printable(original.path().string()), printable(tensor));
-  const io::TensorInfo& info = original.at(it->second);
-  if (info.shape.size() != 2 || info.shape[0] != layer.rows || info.shape[1] != layer.columns)
-    return invalid_problem("{}: tensor '{}' has shape [{}], the quantized one [{}, {}]: the two do not belong together",
-                           printable(original.shard_name(it->second.shard)), printable(tensor),
-                           base::joined(info.shape, ", "), layer.rows, layer.columns);
-  if (!format::element_of(info.dtype))
-    return invalid_problem("{}: tensor '{}' holds {}; the original's weights must be F32, F64, F16 or BF16",
-                           printable(original.shard_name(it->second.shard)), printable(tensor), io::name(info.dtype));
-  return it->second;
+  }
+  const format::WeightSource& weight = found->second;
+  if (weight.rows == layer.rows && weight.columns == layer.columns) return &weight;
+  return invalid_problem(
+      "{}: tensor '{}.weight' has shape [{}, {}], the quantized one [{}, {}]: the two do not belong "
+      "together",
+      printable(original.shard_name(weight.place.shard)), printable(layer.module), weight.rows, weight.columns,
+      layer.rows, layer.columns);
 }
 
 // What the weights were smoothed with; nothing: they were not.
@@ -51,7 +62,18 @@ Result<std::optional<format::SmoothingFile>> smoothing_of(const io::Checkpoint& 
 
 }  // namespace
 
-Result<Candidate> open_candidate(const io::Checkpoint& original, const fs::path& path, std::uint64_t& bytes) {
+Result<OriginalWeights> original_weights(const io::Checkpoint& original) {
+  auto inputs = model::input_tensors(original);
+  if (!inputs.ok()) return inputs.status();
+  OriginalWeights weights;
+  for (model::InputTensor& tensor : inputs->tensors)
+    if (const std::string_view module = format::module_of(tensor.info.name); tensor.source && !module.empty())
+      weights.emplace(module, std::move(*tensor.source));
+  return weights;
+}
+
+Result<Candidate> open_candidate(const io::Checkpoint& original, const OriginalWeights& weights, const fs::path& path,
+                                 std::uint64_t& bytes) {
   auto checkpoint = io::Checkpoint::open(path);
   if (!checkpoint.ok()) return checkpoint.status();
   auto config = format::read_quantization_config(*checkpoint);
@@ -63,7 +85,7 @@ Result<Candidate> open_candidate(const io::Checkpoint& original, const fs::path&
   Candidate candidate{std::move(checkpoint).value(), std::move(config).value(), std::move(layers).value(),
                       std::move(smoothing).value()};
   for (const format::QuantizedLayer& layer : candidate.layers) {
-    const auto weight = original_of(original, layer);
+    const auto weight = original_of(original, weights, layer);
     if (!weight.ok()) return weight.status();
     const io::TensorInfo* s = nullptr;
     if (candidate.smoothing) {
@@ -71,7 +93,7 @@ Result<Candidate> open_candidate(const io::Checkpoint& original, const fs::path&
       if (!vector.ok()) return vector.status();
       s = *vector;
     }
-    bytes += original.at(*weight).bytes();
+    bytes += (*weight)->stored_bytes();
     candidate.by_name[layer.module] = {&layer, *weight, s};
   }
   return candidate;
@@ -97,11 +119,14 @@ Result<std::optional<InputErrors>> input_errors_of(const Candidate& candidate, c
   using format::Statistic;
   const std::string& module = layer.layer->module;
   const std::uint64_t columns = layer.layer->columns;
-  const auto& activations = candidate.config.scheme.spec().activations;
-  const bool of_tokens = activations && activations->dynamic;
-  // What a token's codes cost depends on the token's largest channel, and that on smoothing.
-  if (of_tokens && (layer.s != nullptr || !stats.has(module, Statistic::int8_error)))
-    return std::optional<InputErrors>();
+  const auto& activations = layer.layer->scheme.activations;
+  const bool of_tokens = activations && activations->dynamic != format::Dynamic::no;
+  const Statistic error = format::error_of(activations && activations->asymmetric ? DynamicRangeMode::asymmetric
+                                                                                  : DynamicRangeMode::symmetric);
+  // What a token's codes cost depends on the token's largest channel, and that on smoothing. Statistics know it of int8
+  // only.
+  const bool known = activations && activations->code == ElementKind::s8 && stats.has(module, error);
+  if (of_tokens && (layer.s != nullptr || !known)) return std::optional<InputErrors>();
   if (!stats.has(module, Statistic::mean_square)) return std::optional<InputErrors>();
   auto squares = stats.channels(module, Statistic::mean_square, columns);
   if (!squares.ok()) return squares.status();
@@ -112,7 +137,7 @@ Result<std::optional<InputErrors>> input_errors_of(const Candidate& candidate, c
     for (std::size_t i = 0; i < s.size(); ++i) inputs.squares[i] /= s[i] * s[i];
   }
   if (of_tokens) {
-    auto errors = stats.channels(module, Statistic::int8_error, columns);
+    auto errors = stats.channels(module, error, columns);
     if (!errors.ok()) return errors.status();
     inputs.errors = std::move(errors).value();
   } else if (layer.layer->input_scale) {
@@ -122,8 +147,14 @@ Result<std::optional<InputErrors>> input_errors_of(const Candidate& candidate, c
         !status.ok())
       return status;
     // Rounding spreads errors evenly over a step. A channel that is smaller than that becomes 0: it is its own error.
-    std::ranges::transform(inputs.squares, inputs.errors.begin(),
-                           [&](float square) { return std::min(square, scale * scale / 12); });
+    // The steps of a floating-point code are a part of the number: an even mantissa of M bits costs 2^-2M / 28 of x².
+    if (has_float_grid(activations->code)) {
+      const float relative = std::ldexp(1.0f / 28, -2 * info(activations->code).format.mantissa_bits);
+      std::ranges::transform(inputs.squares, inputs.errors.begin(), [&](float square) { return square * relative; });
+    } else {
+      std::ranges::transform(inputs.squares, inputs.errors.begin(),
+                             [&](float square) { return std::min(square, scale * scale / 12); });
+    }
   }
   return std::optional(std::move(inputs));
 }

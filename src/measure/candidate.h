@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "format/quantization_config.h"
 #include "format/quantized_layers.h"
 #include "format/smoothing_file.h"
+#include "format/weight_source.h"
 #include "io/checkpoint.h"
 #include "kvant/status.h"
 #include "measure/layer_detail.h"
@@ -21,8 +24,8 @@ namespace kvant::measure {
 struct Candidate {
   struct Layer {
     const format::QuantizedLayer* layer;
-    io::TensorPlace weight;   // in the original
-    const io::TensorInfo* s;  // null: not smoothed
+    const format::WeightSource* weight;  // in the original
+    const io::TensorInfo* s;             // null: not smoothed
   };
   io::Checkpoint checkpoint;
   format::QuantizationConfig config;
@@ -31,9 +34,14 @@ struct Candidate {
   std::map<std::string_view, Layer> by_name = {};
 };
 
-// All that can be refused without reading weights is, here. `bytes` grows by what will be read.
-Result<Candidate> open_candidate(const io::Checkpoint& original, const std::filesystem::path& path,
-                                 std::uint64_t& bytes);
+// The weights of the original, by module.
+using OriginalWeights = std::map<std::string, format::WeightSource, std::less<>>;
+Result<OriginalWeights> original_weights(const io::Checkpoint& original);
+
+// All that can be refused without reading weights is, here. `bytes` grows by what will be read. The candidate points
+// into `weights`.
+Result<Candidate> open_candidate(const io::Checkpoint& original, const OriginalWeights& weights,
+                                 const std::filesystem::path& path, std::uint64_t& bytes);
 
 // The ranges of a layer's input as far as they are known.
 Result<InputChannels> inputs_of(const Candidate& candidate, const Candidate::Layer& layer,

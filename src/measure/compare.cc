@@ -1,9 +1,9 @@
 #include "measure/compare.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
-#include <cmath>
-#include <limits>
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -17,8 +17,8 @@
 #include "measure/candidate.h"
 #include "measure/labels.h"
 #include "measure/layer_comparison.h"
-#include "measure/sqnr.h"
 #include "measure/stored_size.h"
+#include "model/imatrix.h"
 #include "model/model_facts.h"
 #include "model/roles.h"
 
@@ -28,25 +28,37 @@ namespace {
 namespace fs = std::filesystem;
 using io::printable;
 
-// Keeps the details of the worst layers.
+// Keeps the details of the worst layers. What is the worst is not decided before all layers are known, so there is a
+// list for each answer.
 class WorstDetails {
  public:
   explicit WorstDetails(std::size_t checkpoints)
       : max_(std::max(kDetails / std::max(checkpoints, std::size_t{1}), kMinDetails)) {}
 
-  bool takes(double sqnr_db) const { return kept_.size() < max_ || is_worse(sqnr_db, kept_.back().sqnr_db); }
-  void add(double sqnr_db, LayerDetails details) {
-    const auto at = std::upper_bound(kept_.begin(), kept_.end(), sqnr_db,
-                                     [](double worse, const Kept& kept) { return is_worse(worse, kept.sqnr_db); });
-    kept_.insert(at, {sqnr_db, std::move(details)});
-    if (kept_.size() > max_) kept_.pop_back();
+  // `losses`: of one layer, in the checkpoints that were seen.
+  bool takes(const std::vector<LayerLoss>& losses) const {
+    for (std::size_t by = 0; by < kJudged; ++by)
+      if (takes(static_cast<Judged>(by), losses)) return true;
+    return false;
   }
-  std::vector<LayerDetails> take() {
+  void add(const std::vector<LayerLoss>& losses, LayerDetails details) {
+    const auto shared = std::make_shared<LayerDetails>(std::move(details));
+    for (std::size_t by = 0; by < kJudged; ++by) {
+      if (!takes(static_cast<Judged>(by), losses)) continue;
+      std::vector<Kept>& kept = kept_[by];
+      const LayerLoss& worst = worst_of(losses, static_cast<Judged>(by));
+      kept.insert(std::ranges::find_if(
+                      kept, [&](const Kept& other) { return is_before(worst, other.worst, static_cast<Judged>(by)); }),
+                  {worst, shared});
+      if (kept.size() > max_) kept.pop_back();
+    }
+  }
+  std::vector<LayerDetails> take(Judged by) {
     std::vector<LayerDetails> all;
-    for (Kept& kept : kept_) {
-      for (std::optional<LayerDetail>& detail : kept.details.quantized)
+    for (const Kept& kept : kept_[static_cast<std::size_t>(by)]) {
+      all.push_back(std::move(*kept.details));
+      for (std::optional<LayerDetail>& detail : all.back().quantized)
         if (detail) round_for_drawing(*detail);
-      all.push_back(std::move(kept.details));
     }
     return all;
   }
@@ -54,23 +66,26 @@ class WorstDetails {
  private:
   static constexpr std::size_t kMinDetails = 8;
   struct Kept {
-    double sqnr_db;
-    LayerDetails details;
+    LayerLoss worst;
+    std::shared_ptr<LayerDetails> details;
   };
+
+  static const LayerLoss& worst_of(const std::vector<LayerLoss>& losses, Judged by) {
+    return *std::ranges::min_element(losses,
+                                     [&](const LayerLoss& a, const LayerLoss& b) { return is_before(a, b, by); });
+  }
+  bool takes(Judged by, const std::vector<LayerLoss>& losses) const {
+    const std::vector<Kept>& kept = kept_[static_cast<std::size_t>(by)];
+    return kept.size() < max_ || is_before(worst_of(losses, by), kept.back().worst, by);
+  }
+
   std::size_t max_;
-  std::vector<Kept> kept_;  // worst first; of equals, the one that came first
+  std::array<std::vector<Kept>, kJudged> kept_;  // worst first
 };
 
 void add_totals(const io::Checkpoint& original, const Candidate& candidate, ModelLoss& loss) {
-  std::ranges::sort(loss.layers, is_before);
-  double sum = 0;
-  std::uint64_t finite = 0;
-  for (const LayerLoss& layer : loss.layers)
-    if (std::isfinite(layer.sqnr_db)) {
-      sum += layer.sqnr_db;
-      ++finite;
-    }
-  if (finite > 0) loss.mean_sqnr_db = sum / static_cast<double>(finite);
+  std::ranges::sort(loss.layers,
+                    [](const LayerLoss& a, const LayerLoss& b) { return is_before(a, b, Judged::weights); });
   loss.bytes = candidate.checkpoint.tensor_bytes();
   const std::string model_type = model::facts_of(original).model_type;
   for (const auto& [name, place] : original.tensors()) {
@@ -90,8 +105,9 @@ Result<Comparison> compare(const CompareOptions& options, base::Progress& progre
   if (!original.ok()) return original.status();
   std::optional<format::ActivationStats> stats;
   if (options.stats) {
-    auto opened = format::ActivationStats::open(*options.stats);
+    auto opened = model::open_statistics(*options.stats, model::facts_of(*original).model_type);
     if (!opened.ok()) return opened.status();
+    opened->find_prefix(*original);
     stats = std::move(opened).value();
   }
 
@@ -106,20 +122,22 @@ Result<Comparison> compare(const CompareOptions& options, base::Progress& progre
       comparison.parameters += elements;
     }
 
+  const auto weights = original_weights(*original);
+  if (!weights.ok()) return weights.status();
   std::uint64_t bytes = 0;
   std::vector<Candidate> candidates;
   std::set<std::string_view> modules;
   candidates.reserve(options.quantized.size());
   const std::vector<std::string> labels = labels_of(options.quantized);
   for (std::size_t i = 0; i < options.quantized.size(); ++i) {
-    auto candidate = open_candidate(*original, options.quantized[i], bytes);
+    auto candidate = open_candidate(*original, *weights, options.quantized[i], bytes);
     if (!candidate.ok()) return candidate.status();
     candidates.push_back(std::move(candidate).value());
     for (const auto& [module, layer] : candidates.back().by_name) modules.insert(module);
     ModelLoss& loss = comparison.quantized.emplace_back();
     loss.path = options.quantized[i];
     loss.label = labels[i];
-    loss.scheme = candidates.back().config.scheme;
+    loss.quantization = candidates.back().config;
   }
 
   // Layer by layer, each in all checkpoints: what is kept of the worst can then be chosen on the way.
@@ -129,10 +147,10 @@ Result<Comparison> compare(const CompareOptions& options, base::Progress& progre
   CompareResources resources(stream, *sums, options.max_memory, options.details);
   WorstDetails worst(candidates.size());
   const auto with_statistics = static_cast<std::size_t>(
-      std::ranges::count_if(modules, [&](std::string_view module) { return stats && stats->has_absmax(module); }));
+      std::ranges::count_if(modules, [&](std::string_view module) { return stats && stats->in_features(module); }));
   for (const std::string_view module : modules) {
     LayerDetails details{std::string(module), std::vector<std::optional<LayerDetail>>(candidates.size())};
-    double worst_sqnr = std::numeric_limits<double>::infinity();
+    std::vector<LayerLoss> losses;
     bool has_details = false;
     for (std::size_t i = 0; i < candidates.size(); ++i) {
       const Candidate& candidate = candidates[i];
@@ -148,7 +166,7 @@ Result<Comparison> compare(const CompareOptions& options, base::Progress& progre
         inputs = std::move(known).value();
       }
       const ComparedLayer compared{.original = *original,
-                                   .weight = weight,
+                                   .weight = *weight,
                                    .quantized = candidate.checkpoint,
                                    .layer = *layer,
                                    .smoothing = candidate.smoothing ? &*candidate.smoothing : nullptr,
@@ -156,9 +174,11 @@ Result<Comparison> compare(const CompareOptions& options, base::Progress& progre
                                    .inputs = inputs ? &*inputs : nullptr};
       auto loss = compare_layer(compared, resources, collector, progress);
       if (!loss.ok()) return loss.status();
-      if (is_worse(loss->sqnr_db, worst_sqnr)) worst_sqnr = loss->sqnr_db;
-      const bool keeps =
-          collector != nullptr && (has_details || worst.takes(loss->sqnr_db) || i + 1 < candidates.size());
+      if (i < options.outputs.size())
+        if (const auto output = options.outputs[i].find(module); output != options.outputs[i].end())
+          loss->output_sqnr_db = output->second;
+      losses.push_back(*loss);
+      const bool keeps = collector != nullptr && (has_details || i + 1 < candidates.size() || worst.takes(losses));
       if (resources.fits_columns(layer->columns) && (stats || keeps)) {
         auto ranges = inputs_of(candidate, found->second, stats);
         if (!ranges.ok()) return ranges.status();
@@ -171,14 +191,14 @@ Result<Comparison> compare(const CompareOptions& options, base::Progress& progre
       }
       comparison.quantized[i].layers.push_back(std::move(loss).value());
     }
-    if (has_details && worst.takes(worst_sqnr)) worst.add(worst_sqnr, std::move(details));
+    if (has_details) worst.add(losses, std::move(details));
   }
-  comparison.details = worst.take();
   if (stats && with_statistics < modules.size())
     comparison.warnings.push_back(
         fmt::format("{}: has statistics for {} of {} quantized layers", printable(options.stats->string()),
                     with_statistics == 0 ? "none" : std::to_string(with_statistics), modules.size()));
   for (std::size_t i = 0; i < candidates.size(); ++i) add_totals(*original, candidates[i], comparison.quantized[i]);
+  comparison.details = worst.take(judged_by(comparison));
   comparison.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return comparison;
 }

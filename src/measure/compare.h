@@ -22,6 +22,7 @@
 #include "base/progress.h"
 #include "kvant/status.h"
 #include "measure/comparison.h"
+#include "measure/output_losses.h"
 
 namespace kvant::measure {
 
@@ -29,6 +30,7 @@ struct CompareOptions {
   std::filesystem::path original;
   std::vector<std::filesystem::path> quantized;
   std::optional<std::filesystem::path> stats = {};  // activation statistics (activation_stats.h)
+  OutputLosses outputs = {};                        // of each of `quantized`; empty: nobody measured them
   bool details = false;                             // of the worst layers: kDetails, shared among the checkpoints
   int threads = 0;
   std::uint64_t max_memory = std::uint64_t{1} << 30;

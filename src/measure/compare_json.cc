@@ -86,10 +86,11 @@ io::Json to_json(const ModelLoss& loss) {
                       {"output_sqnr_db", number_or_null(layer.output_sqnr_db)}});
   return {{"path", io::json_name(loss.path.string())},
           {"label", io::json_name(loss.label)},
-          {"scheme", format::describe(loss.scheme)},
+          {"scheme", format::describe(loss.quantization)},
           {"bytes", loss.bytes},
-          {"mean_sqnr_db", number_or_null(loss.mean_sqnr_db)},
-          {"mean_output_sqnr_db", number_or_null(mean_output_sqnr_db(loss))},
+          {"mean_sqnr_db", number_or_null(mean_sqnr_db(loss, Judged::weights))},
+          {"mean_estimated_output_sqnr_db", number_or_null(mean_sqnr_db(loss, Judged::estimated_outputs))},
+          {"mean_output_sqnr_db", number_or_null(mean_sqnr_db(loss, Judged::outputs))},
           {"warnings", warnings_of(loss)},
           {"layers", std::move(layers)},
           {"unquantized", loss.unquantized}};
@@ -114,6 +115,7 @@ io::Json to_json(const Comparison& comparison) {
             {"bytes", comparison.bytes},
             {"parameters", comparison.parameters}}},
           {"quantized", std::move(quantized)},
+          {"judged_by", name(judged_by(comparison))},
           {"details", std::move(details)},
           {"warnings", comparison.warnings},
           {"seconds", io::json_number(comparison.seconds)}};

@@ -6,6 +6,7 @@
 
 #include "base/for_each_part.h"
 #include "base/refuse.h"
+#include "base/size.h"
 #include "io/file.h"
 #include "measure/labels.h"
 #include "measure/stored_size.h"
@@ -21,7 +22,7 @@ using base::invalid_problem;
 // Rows of logits at a time, at least: a vocabulary of 128,000 makes them 16 MB for each of two models.
 constexpr std::int64_t kMinLogitRows = 32;
 
-std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+using base::size;
 
 // How the output projections of all models are worked with.
 struct HeadsMemory {

@@ -112,7 +112,10 @@ Status InputStatistics::add_errors(StatisticsTools& tools, DynamicRangeMode mode
   return for_channels(tools.stream, in_, [&](std::size_t first, std::size_t count) {
     for (std::size_t r = 0; r < tokens; ++r)
       tools.errors.add_cell_errors(x + static_cast<std::int64_t>(r) * stride + first,
-                                   tools.codes.data() + r * in_ + first, count, tools.scales[r], tools.zero_points[r],
+                                   {.codes = tools.codes.data() + r * in_ + first,
+                                    .count = count,
+                                    .scale = tools.scales[r],
+                                    .zero_point = tools.zero_points[r]},
                                    0, 1, errors.data() + first);
   });
 }

@@ -198,7 +198,7 @@ std::string scheme_of(const io::Checkpoint& checkpoint) {
   const auto text = format::find_quantization_config(checkpoint);
   if (text.ok() && !*text) return {};
   const auto config = format::read_quantization_config(checkpoint);
-  return config.ok() ? format::describe(config->scheme) : fmt::format("unknown ({})", config.status().message());
+  return config.ok() ? format::describe(*config) : fmt::format("unknown ({})", config.status().message());
 }
 
 }  // namespace

@@ -26,7 +26,8 @@ io::Json tensor_json(const InspectedTensor& tensor) {
 void write_json(const Inspection& inspection, const std::function<void(std::string_view)>& write) {
   io::Json metadata = io::Json::object();
   for (const auto& [shard, entries] : inspection.metadata) metadata[io::json_name(shard).get<std::string>()] = entries;
-  io::Json json = {{"path", io::json_name(inspection.path.string())}, {"bytes", inspection.bytes}};
+  io::Json json = {
+      {"format", "kvant-inspect-1"}, {"path", io::json_name(inspection.path.string())}, {"bytes", inspection.bytes}};
   if (!inspection.model_type.empty()) json["model_type"] = inspection.model_type;
   if (!inspection.scheme.empty()) json["scheme"] = inspection.scheme;
   json["metadata"] = std::move(metadata);

@@ -7,7 +7,6 @@
 
 #include "base/float_environment.h"
 #include "base/refuse.h"
-#include "format/element_dtype.h"
 #include "format/widen.h"
 #include "io/tiling.h"
 #include "measure/block_sums.h"
@@ -60,7 +59,7 @@ class LayerComparison {
         smoothing_(compared.smoothing),
         layer_(compared.layer),
         weight_(compared.weight),
-        kind_(*format::element_of(original_.at(weight_).dtype)),
+        kind_(weight_.kind),
         width_(static_cast<std::uint64_t>(bits_per_element(kind_)) / 8),
         s_(compared.s),
         inputs_(compared.inputs) {}
@@ -72,7 +71,7 @@ class LayerComparison {
     sums_of_errors_ = &resources.sums;
     const auto threads = static_cast<std::uint64_t>(resources.stream.threads());
     details_ = details;
-    if (details_ != nullptr) details_->begin(layer_.rows, layer_.columns, layer_.bits());
+    if (details_ != nullptr) details_->begin(layer_.rows, layer_.columns, layer_.code());
     const std::uint64_t element_bytes = width_ + 2 + (s_ != nullptr ? 12 : 0);
     const std::uint64_t row_bytes = 12 * layer_.groups() + sizeof(LayerSums);
     // A layer of the size of a few tiles is taken apart for all threads: one would wait for the other.
@@ -105,10 +104,7 @@ class LayerComparison {
               TileLoss& loss) const {
     const base::DefaultFloatEnvironment environment;
     const std::uint64_t row_bytes = tile.columns * width_;
-    if (Status s = io::read_tile(original_.shards()[weight_.shard], original_.at(weight_), layer_.columns, tile,
-                                 buffers.weights);
-        !s.ok())
-      return s;
+    if (Status s = format::read_tile(original_, weight_, tile, buffers.scratch, buffers.weights); !s.ok()) return s;
     if (s_ != nullptr)
       if (Status s = smooth(tile, buffers); !s.ok()) return s;
     if (Status s = format::read_rows(quantized_, layer_, tile.row, tile.rows, tile.column, tile.columns, buffers.rows);
@@ -164,17 +160,17 @@ class LayerComparison {
       const std::uint64_t group = (column + i) / layer_.group_size - rows.first_group;
       const auto length = static_cast<std::size_t>(
           std::min<std::uint64_t>(count - i, layer_.group_size - (column + i) % layer_.group_size));
-      const float scale = rows.scales[r * rows.groups + group];
-      const std::int32_t zero_point = rows.zero_points[r * rows.groups + group];
-      const ErrorSums::Loss loss =
-          sums_of_errors_->loss(weights + i, codes + i, length, scale, zero_point, layer_.q_max());
+      const ErrorSums::Codes stretch{.codes = codes + i,
+                                     .count = length,
+                                     .scale = rows.scales[r * rows.groups + group],
+                                     .zero_point = rows.zero_points[r * rows.groups + group],
+                                     .code = layer_.code()};
+      const ErrorSums::Loss loss = sums_of_errors_->loss(weights + i, stretch);
       sums.weights += loss.sums;
       if (inputs_ != nullptr)
-        sums.outputs +=
-            sums_of_errors_->output_loss(weights + i, codes + i, length, scale, zero_point,
-                                         inputs_->squares.data() + column + i, inputs_->errors.data() + column + i);
-      if (details_ != nullptr)
-        details_->add<T>(worker, {weights + i, codes + i, length, tile.row + r, column + i, scale, zero_point}, loss);
+        sums.outputs += sums_of_errors_->output_loss(weights + i, stretch, inputs_->squares.data() + column + i,
+                                                     inputs_->errors.data() + column + i);
+      if (details_ != nullptr) details_->add<T>(worker, {weights + i, stretch, tile.row + r, column + i}, loss);
       if (!buffers.magnitudes.empty())
         raise_magnitudes(weights + i, length, loss.non_finite, &buffers.magnitudes[column + i]);
       const bool alive =
@@ -186,14 +182,14 @@ class LayerComparison {
         row.alive = row.alive || alive;
         row.non_finite += loss.non_finite;
       }
-      tile_loss.clipped = tile_loss.clipped || (loss.largest > static_cast<double>(scale) && loss.non_finite < length);
+      tile_loss.clipped =
+          tile_loss.clipped || (loss.largest > step_ * static_cast<double>(stretch.scale) && loss.non_finite < length);
       tile_loss.at_ends += loss.at_ends;
       tile_loss.non_finite += loss.non_finite;
       if (loss.largest > tile_loss.largest && loss.non_finite < length) {
         tile_loss.largest = loss.largest;
         tile_loss.row = tile.row + r;
-        const std::size_t place =
-            ErrorSums::place_of_error(weights + i, codes + i, length, scale, zero_point, loss.largest);
+        const std::size_t place = ErrorSums::place_of_error(weights + i, stretch, loss.largest);
         tile_loss.column = column + i + (place < length ? place : 0);
       }
       i += length;
@@ -256,6 +252,7 @@ class LayerComparison {
     loss.columns = layer_.columns;
     loss.non_finite = all_.non_finite;
     loss.smoothed = s_ != nullptr;
+    loss.weights = layer_.scheme.weights;
     const std::uint64_t finite = layer_.rows * layer_.columns - all_.non_finite;
     const auto count = static_cast<double>(finite);
     const ErrorSums::Sums& sums = sums_.weights;
@@ -277,8 +274,9 @@ class LayerComparison {
     loss.largest_row = all_.row;
     loss.largest_column = all_.column;
     loss.at_ends = static_cast<double>(all_.at_ends) / count;
-    const auto scales = static_cast<double>(layer_.rows * layer_.groups());
-    loss.saturated = all_.clipped && static_cast<double>(all_.at_ends) - scales > 2 * count / layer_.q_max();
+    const auto scales = static_cast<double>(layer_.scale_count());
+    loss.saturated =
+        all_.clipped && static_cast<double>(all_.at_ends) - scales > 2 * count / format::coarse_levels(layer_.code());
     return loss;
   }
 
@@ -286,11 +284,12 @@ class LayerComparison {
   const io::Checkpoint& quantized_;
   const format::SmoothingFile* smoothing_;
   const format::QuantizedLayer& layer_;
-  io::TensorPlace weight_;
+  const format::WeightSource& weight_;
   ElementKind kind_;
   std::uint64_t width_;
   const io::TensorInfo* s_;    // null: not smoothed
   const InputErrors* inputs_;  // null: not known
+  double step_ = format::coarsest_step(layer_.code());
 
   LayerSums row_;
   LayerSums sums_;

@@ -10,6 +10,7 @@
 #include "base/progress.h"
 #include "format/quantized_layers.h"
 #include "format/smoothing_file.h"
+#include "format/weight_source.h"
 #include "io/checkpoint.h"
 #include "kvant/error_sums.h"
 #include "kvant/status.h"
@@ -25,6 +26,7 @@ struct ThreadBuffers {
   std::vector<std::byte> weights;
   std::vector<float> wide;
   format::LayerRows rows;
+  format::SourceScratch scratch;
   std::vector<float> s;
   quantize::WeightTile tile{Stream::cpu(1)};
   std::optional<std::pair<std::uint64_t, std::uint64_t>> s_columns;
@@ -56,7 +58,7 @@ struct CompareResources {
 // A quantized layer, and what it was made of.
 struct ComparedLayer {
   const io::Checkpoint& original;
-  io::TensorPlace weight;  // in the original; in floating point, of the layer's shape
+  const format::WeightSource& weight;  // in the original, of the layer's shape
   const io::Checkpoint& quantized;
   const format::QuantizedLayer& layer;
   const format::SmoothingFile* smoothing = nullptr;

@@ -40,6 +40,27 @@ void insert(std::vector<WeightError>& errors, const WeightError& error) {
   errors.insert(std::upper_bound(errors.begin(), errors.end(), error, is_larger), error);
 }
 
+// All of a grid of few numbers, else its ends and the powers of two; none of integers.
+std::vector<double> numbers_to_draw(ElementKind code) {
+  if (!has_float_grid(code)) return {};
+  const FloatFormat& format = info(code).format;
+  const auto max = static_cast<double>(format.max());
+  std::vector<double> numbers = {max};
+  for (int exponent = format.max_exponent(); exponent >= format.min_exponent(); --exponent) {
+    const bool few = bits_per_element(code) <= 4;
+    for (int step = few ? (1 << format.mantissa_bits) - 1 : 0; step >= 0; --step)
+      numbers.push_back(std::ldexp(1.0 + std::ldexp(step, -format.mantissa_bits), exponent));
+    if (few && exponent == format.min_exponent())
+      numbers.push_back(std::ldexp(1.0, exponent - format.mantissa_bits));  // the subnormal one
+  }
+  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
+  const std::size_t positive = numbers.size();
+  for (std::size_t i = 0; i < positive; ++i) numbers.push_back(-numbers[i]);
+  numbers.push_back(0);
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
 void round_all(std::vector<double>& values) {
   for (double& value : values)
     if (std::isfinite(value)) {
@@ -51,11 +72,13 @@ void round_all(std::vector<double>& values) {
 
 }  // namespace
 
-void DetailCollector::begin(std::uint64_t rows, std::uint64_t columns, int bits) {
+void DetailCollector::begin(std::uint64_t rows, std::uint64_t columns, ElementKind code) {
   rows_ = rows;
   columns_ = columns;
-  first_code_ = -(1 << (bits - 1));
-  bins_per_code_ = static_cast<int>(kHistogramBins >> bits);
+  code_ = code;
+  // The least number of the grid, or the power of two beyond it.
+  first_code_ = has_float_grid(code) ? -(2 << info(code).format.max_exponent()) : code_range(code).min;
+  bins_per_code_ = static_cast<double>(kHistogramBins) / (-2 * first_code_);
   row_stride_ = 1;
   const auto rows_at = [&](std::uint64_t stride) { return base::parts_of(rows, stride); };
   while (rows_at(row_stride_) > kSampledWeights / std::max(columns, std::uint64_t{1}) &&
@@ -82,15 +105,15 @@ template <class T>
 void DetailCollector::add(std::size_t worker_index, const Segment<T>& segment, const ErrorSums::Loss& loss) {
   Worker& worker = workers_[worker_index];
   const auto point = static_cast<std::size_t>(segment.row / channel_span_);
-  worker.least[point] = std::min(worker.least[point], segment.scale);
-  worker.largest[point] = std::max(worker.largest[point], segment.scale);
+  worker.least[point] = std::min(worker.least[point], segment.codes.scale);
+  worker.largest[point] = std::max(worker.largest[point], segment.codes.scale);
   add_errors(worker, segment, loss);
   if (segment.row % row_stride_ == 0) add_sample(worker, segment, loss.non_finite == 0);
 }
 
 template <class T>
 void DetailCollector::add_errors(Worker& worker, const Segment<T>& segment, const ErrorSums::Loss& loss) const {
-  if (loss.non_finite == segment.count) return;
+  if (loss.non_finite == segment.codes.count) return;
   const bool full = worker.errors.size() == kLargestErrors;
   // Nothing of the segment can be among them, unless its largest error is larger than the smallest of them, or as large
   // and in an earlier place.
@@ -103,13 +126,12 @@ void DetailCollector::add_errors(Worker& worker, const Segment<T>& segment, cons
   }
   double bound = full ? magnitude(worker.errors.back()) : 0;
   double magnitudes[kBlock];
-  sums_.error_magnitudes(segment.weights, segment.codes, segment.count, segment.scale, segment.zero_point, magnitudes);
-  for (std::size_t i = 0; i < segment.count; ++i) {
+  sums_.error_magnitudes(segment.weights, segment.codes, magnitudes);
+  for (std::size_t i = 0; i < segment.codes.count; ++i) {
     // An infinite weight has an infinite error, and a NaN none.
     if (!(magnitudes[i] >= bound) || magnitudes[i] == 0 || !std::isfinite(segment.weights[i])) continue;
-    insert(worker.errors,
-           {segment.row, segment.column + i, static_cast<double>(segment.weights[i]),
-            static_cast<double>(segment.scale) * static_cast<double>(segment.codes[i] - segment.zero_point)});
+    insert(worker.errors, {segment.row, segment.column + i, static_cast<double>(segment.weights[i]),
+                           ErrorSums::value(segment.codes, i)});
     if (worker.errors.size() == kLargestErrors) bound = magnitude(worker.errors.back());
   }
 }
@@ -127,15 +149,14 @@ void DetailCollector::add_sample(Worker& worker, const Segment<T>& segment, bool
   const auto add_finite = [&](std::size_t first, std::size_t count) {
     const T* const weights = segment.weights + first;
     const std::uint64_t column = segment.column + first;
-    sums_.count_on_grid(weights, count, segment.scale, segment.zero_point, first_code_, bins_per_code_, kHistogramBins,
-                        worker.counts.data());
+    sums_.count_on_grid(weights, count, segment.codes.scale, segment.codes.zero_point, first_code_,
+                        static_cast<float>(bins_per_code_), kHistogramBins, worker.counts.data());
     const auto cell = static_cast<std::size_t>(segment.row / row_stride_ * cells_in_row_ + column / cell_columns_);
-    sums_.add_cell_errors(weights, segment.codes + first, count, segment.scale, segment.zero_point,
-                          static_cast<std::size_t>(column % cell_columns_), static_cast<std::size_t>(cell_columns_),
-                          &errors_[cell]);
+    sums_.add_cell_errors(weights, segment.codes.from(first, count), static_cast<std::size_t>(column % cell_columns_),
+                          static_cast<std::size_t>(cell_columns_), &errors_[cell]);
   };
-  if (all_finite) return add_finite(0, segment.count);
-  for (std::size_t i = 0; i < segment.count; ++i) {
+  if (all_finite) return add_finite(0, segment.codes.count);
+  for (std::size_t i = 0; i < segment.codes.count; ++i) {
     if (std::isfinite(segment.weights[i]))
       add_finite(i, 1);
     else
@@ -157,6 +178,7 @@ LayerDetail DetailCollector::finish() {
   WeightHistogram& histogram = detail.histogram;
   histogram.first_code = first_code_;
   histogram.bins_per_code = bins_per_code_;
+  histogram.numbers = numbers_to_draw(code_);
   histogram.counts.assign(kHistogramBins, 0);
   for (const Worker& worker : workers_)
     for (std::size_t table = 0; table < ErrorSums::kGridTables; ++table) {

@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "kvant/element.h"
 #include "kvant/error_sums.h"
 
 namespace kvant::measure {
@@ -24,11 +25,12 @@ inline constexpr std::size_t kStripRows = 24;       // cells of the strip, at mo
 inline constexpr std::size_t kStripColumns = 64;
 inline constexpr std::size_t kLargestErrors = 8;
 
-// Weights in steps of their own scale: x = w / scale + zero_point, so that the grid of every channel lies on the
-// integers. Bin i holds x in [first_code - 1/2 + i / bins_per_code, … + 1 / bins_per_code).
+// Weights in steps of their own scale: x = w / scale + zero_point, so that the grid of every channel lies on the same
+// numbers. Bin i holds x in [first_code - 1/2 + i / bins_per_code, … + 1 / bins_per_code).
 struct WeightHistogram {
-  int first_code = -128;              // -8 of 4-bit codes
-  int bins_per_code = 1;              // 16 of 4-bit codes
+  int first_code = -128;              // -8 of 4-bit codes, -512 of floating-point codes of 8 bits
+  double bins_per_code = 1;           // 16 of 4-bit codes, 1/4 of those
+  std::vector<double> numbers;        // of a floating-point grid: those to draw, of many the powers of two; else empty
   std::vector<std::uint64_t> counts;  // kHistogramBins
   std::uint64_t below = 0;            // beyond the first and the last bin
   std::uint64_t above = 0;
@@ -97,17 +99,14 @@ class DetailCollector {
   template <class T>
   struct Segment {
     const T* weights;
-    const std::int8_t* codes;
-    std::size_t count;
+    ErrorSums::Codes codes;
     std::uint64_t row;
     std::uint64_t column;  // of the first
-    float scale;
-    std::int32_t zero_point;
   };
 
   DetailCollector(int workers, const ErrorSums& sums) : workers_(static_cast<std::size_t>(workers)), sums_(sums) {}
 
-  void begin(std::uint64_t rows, std::uint64_t columns, int bits);
+  void begin(std::uint64_t rows, std::uint64_t columns, ElementKind code);
 
   // By one worker at a time; `loss` is that of the segment.
   template <class T>
@@ -137,7 +136,9 @@ class DetailCollector {
   std::vector<Worker> workers_;
   ErrorSums sums_;
   std::uint64_t rows_ = 0, columns_ = 0;
-  int first_code_ = 0, bins_per_code_ = 1;
+  ElementKind code_ = ElementKind::s8;
+  int first_code_ = 0;
+  double bins_per_code_ = 1;
   std::uint64_t row_stride_ = 1;
   std::uint64_t channel_span_ = 1;
   std::uint64_t cell_columns_ = 1;  // of what is summed together in a row: a part of a block

@@ -9,10 +9,12 @@
 #include <span>
 #include <utility>
 
+#include "base/size.h"
+
 namespace kvant::measure {
 namespace {
 
-std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+using base::size;
 
 // Where a predicted token stands.
 struct Place {

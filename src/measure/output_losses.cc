@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/refuse.h"
+#include "base/size.h"
 #include "kvant/stream.h"
 #include "measure/candidate.h"
 #include "measure/sqnr.h"
@@ -16,7 +17,7 @@
 namespace kvant::measure {
 namespace {
 
-std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+using base::size;
 
 // A quantized checkpoint, to find its layers and to run them.
 struct Runnable {
@@ -24,9 +25,10 @@ struct Runnable {
   model::Weights weights;
 };
 
-Result<Runnable> open_runnable(const io::Checkpoint& original, const std::filesystem::path& path) {
+Result<Runnable> open_runnable(const io::Checkpoint& original, const OriginalWeights& all,
+                               const std::filesystem::path& path) {
   std::uint64_t bytes = 0;
-  auto candidate = open_candidate(original, path, bytes);
+  auto candidate = open_candidate(original, all, path, bytes);
   if (!candidate.ok()) return candidate.status();
   auto weights = model::Weights::open(path);
   if (!weights.ok()) return weights.status();
@@ -101,32 +103,35 @@ class OutputSums : public model::InputObserver {
 
 }  // namespace
 
-Status measure_outputs(const model::TokenText& text, int threads, Comparison& comparison, base::Progress& progress) {
+Result<OutputLosses> measure_outputs(const std::filesystem::path& original,
+                                     const std::vector<std::filesystem::path>& quantized, const model::TokenText& text,
+                                     int threads, base::Progress& progress) {
   const Stream stream = threads == 0 ? Stream::cpu() : Stream::cpu(threads);
   if (!stream.status().ok()) return stream.status();
   if (text.ids.empty()) return base::invalid_problem("outputs: the text has no tokens");
   std::vector<model::ModelRun> runs;
-  if (auto opened = model::ModelRun::open(stream, comparison.original, text); opened.ok())
+  if (auto opened = model::ModelRun::open(stream, original, text); opened.ok())
     runs.push_back(std::move(opened).value());
   else
     return opened.status();
   model::ModelRun& run = runs.front();
   const auto job = model::TextJob::begin(stream, runs, text, {});
   if (!job.ok()) return job.status();
-  std::vector<Runnable> quantized;
-  for (const ModelLoss& loss : comparison.quantized) {
-    auto runnable = open_runnable(run.weights().checkpoint(), loss.path);
+  const auto all = original_weights(run.weights().checkpoint());
+  if (!all.ok()) return all.status();
+  std::vector<Runnable> checkpoints;
+  for (const std::filesystem::path& path : quantized) {
+    auto runnable = open_runnable(run.weights().checkpoint(), *all, path);
     if (!runnable.ok()) return runnable.status();
-    quantized.push_back(std::move(runnable).value());
+    checkpoints.push_back(std::move(runnable).value());
   }
-  OutputSums sums(stream, run.weights(), quantized);
+  OutputSums sums(stream, run.weights(), checkpoints);
   progress.begin("comparing outputs", run.work(), base::Unit::tokens, run.network().blocks.size());
   if (Status s = run.run_blocks(progress, &sums); !s.ok()) return s;
-  for (std::size_t i = 0; i < quantized.size(); ++i)
-    for (LayerLoss& layer : comparison.quantized[i].layers)
-      if (const auto found = sums.of(i).find(layer.module); found != sums.of(i).end())
-        layer.output_sqnr_db = sqnr_db(found->second.signal, found->second.noise);
-  return {};
+  OutputLosses losses(checkpoints.size());
+  for (std::size_t i = 0; i < checkpoints.size(); ++i)
+    for (const auto& [module, of] : sums.of(i)) losses[i].emplace(module, sqnr_db(of.signal, of.noise));
+  return losses;
 }
 
 }  // namespace kvant::measure

@@ -22,6 +22,8 @@
 #include "io/checkpoint.h"
 #include "io/json.h"
 #include "kvant/stream.h"
+#include "measure/file_contents.h"
+#include "measure/network_shapes.h"
 #include "model/model_facts.h"
 #include "model/roles.h"
 #include "quantize/output_folder.h"
@@ -45,7 +47,7 @@ bool is_there(const fs::path& path) {
 void find_partials(const fs::path& folder, std::vector<std::string>& problems) {
   std::vector<fs::path> found;
   std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+  for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
     if (it->path().filename().string().ends_with(io::kPartialSuffix)) found.push_back(it->path());
   std::sort(found.begin(), found.end());
   for (const fs::path& path : found)
@@ -64,8 +66,7 @@ void check_leftovers(const fs::path& path, std::vector<std::string>& problems) {
     return;
   }
   find_partials(path, problems);
-  find_partials(path / quantize::kOwnFolder, problems);
-  if (is_there(path / quantize::kOwnFolder / quantize::kManifestName) && !is_there(path / io::kConfigName))
+  if (is_there(path / quantize::own_name(quantize::kManifestName)) && !is_there(path / io::kConfigName))
     problems.push_back(fmt::format("{}: has kvant/manifest.json and no config.json: quantizing did not finish; {}",
                                    io::printable_path(path), kResume));
 }
@@ -141,10 +142,10 @@ Modules find_modules(const io::Checkpoint& checkpoint) {
 void check_lists(const format::QuantizationConfigText& text, const format::QuantizationConfig& config,
                  const Modules& modules, std::vector<std::string>& problems) {
   const auto ignore = ModuleList::parse(config.ignore, text.where + ".ignore", problems);
-  const auto targets = ModuleList::parse(config.targets, text.where + ".targets", problems);
-  if (!ignore || !targets) return;
+  const auto schemes = format::SchemesOfModules::of(config);
+  if (!ignore || !schemes.ok()) return;
   for (const auto& [module, shard] : modules.plain)
-    if (targets->has_linear(module) && !ignore->has_linear(module))
+    if (schemes->find(module) != nullptr && !ignore->has_linear(module))
       problems.push_back(
           fmt::format("{}: '{}' is a Linear that is not quantized and not in ignore ({}): loaders expect it quantized; "
                       "add it to ignore",
@@ -154,11 +155,6 @@ void check_lists(const format::QuantizationConfigText& text, const format::Quant
       problems.push_back(
           fmt::format("{}: ignore lists '{}', which is quantized: loaders expect its plain weight; take "
                       "it out of ignore",
-                      text.where, printable(module)));
-    else if (!targets->has_linear(module))
-      problems.push_back(
-          fmt::format("{}: targets do not list '{}', which is quantized: loaders expect its plain "
-                      "weight; add it to targets",
                       text.where, printable(module)));
   }
 }
@@ -208,7 +204,8 @@ Status check_all_scales(const io::Checkpoint& checkpoint, const std::vector<form
   std::uint64_t bytes = 0;
   for (const format::QuantizedLayer& layer : layers) {
     places.push_back(layer.scales);
-    if (layer.input_scale) places.push_back(*layer.input_scale);
+    for (const auto& place : {layer.input_scale, layer.input_global_scale})
+      if (place) places.push_back(*place);
   }
   for (const io::TensorPlace& place : places) bytes += checkpoint.at(place).bytes();
   progress.begin("reading scales", bytes);
@@ -223,6 +220,15 @@ Status check_all_scales(const io::Checkpoint& checkpoint, const std::vector<form
   return {};
 }
 
+// A config.json that is a model's, and not only what kvant adds, names the model.
+void check_model_type(const io::Checkpoint& checkpoint, std::vector<std::string>& problems) {
+  const io::Json* const config = checkpoint.config();
+  if (config == nullptr || config->size() < 2) return;
+  if (const auto type = config->find("model_type"); type == config->end() || !type->is_string())
+    problems.push_back(fmt::format("{}: has no \"model_type\", without which loaders do not know the model",
+                                   io::printable_path(checkpoint.path() / io::kConfigName)));
+}
+
 // The configuration of a quantized checkpoint, and every tensor that it speaks of.
 Status check_quantized(const io::Checkpoint& checkpoint, const format::QuantizationConfigText& text,
                        const Stream& stream, Verification& verification, base::Progress& progress) {
@@ -235,14 +241,13 @@ Status check_quantized(const io::Checkpoint& checkpoint, const format::Quantizat
                                      printable(checkpoint.shard_name(i))));
   }
   const auto config = format::parse_quantization_config(text, problems);
-  verification.checks.push_back(config ? fmt::format("quantization_config: {}", format::describe(config->scheme))
+  verification.checks.push_back(config ? fmt::format("quantization_config: {}", format::describe(*config))
                                        : std::string("quantization_config"));
   if (!config) return {};
   const std::vector<format::QuantizedLayer> layers = format::find_quantized_layers(checkpoint, *config, problems);
   const Modules modules = find_modules(checkpoint);
   if (modules.quantized.empty())
-    problems.push_back(
-        fmt::format("{}: says {}, but no Linear is quantized", text.where, format::describe(config->scheme)));
+    problems.push_back(fmt::format("{}: says {}, but no Linear is quantized", text.where, format::describe(*config)));
   verification.checks.push_back(fmt::format("shapes and dtypes of {} layers", modules.quantized.size()));
   if (Status s = check_all_scales(checkpoint, layers, stream, verification, progress); !s.ok()) {
     if (s.code() == StatusCode::Internal) return s;
@@ -253,6 +258,10 @@ Status check_quantized(const io::Checkpoint& checkpoint, const format::Quantizat
                                             modules.plain.size() == 1 ? "" : "s"));
   check_fused(modules, problems);
   verification.checks.emplace_back("fused layers under one scheme");
+  check_model_type(checkpoint, problems);
+  check_network_shapes(checkpoint, layers, verification);
+  verification.not_checked.emplace_back(
+      "values of the weights against the original: 'kvant compare ORIGINAL QUANTIZED' does that");
   return {};
 }
 
@@ -272,6 +281,8 @@ Result<Verification> verify(const fs::path& path, int threads, base::Progress& p
   std::vector<std::string>& problems = verification.problems;
   check_leftovers(path, problems);
   verification.checks.emplace_back("no temporary files");
+  if (is_there(path))
+    if (Status s = check_file_contents(path, stream, verification, progress); !s.ok()) return s;
   const auto checkpoint = io::Checkpoint::open(path);
   if (!checkpoint.ok()) {
     if (checkpoint.status().code() == StatusCode::Internal) return checkpoint.status();
@@ -302,6 +313,8 @@ Result<Verification> verify(const fs::path& path, int threads, base::Progress& p
                         checkpoint->is_folder() ? "config.json" : "the metadata"));
         break;
       }
+    if (checkpoint->is_folder()) check_network_shapes(*checkpoint, {}, verification);
+    verification.not_checked.emplace_back("values of the weights: 'kvant inspect --stats' looks at them");
   }
   limit(problems);
   return verification;

@@ -215,6 +215,11 @@ constexpr Family kFamilies[] = {
     {.name = "bert", .model_types = kBertTypes, .block = kBertBlock, .alpha = 0.5, .network = &kBertNetwork},
 };
 
+// They keep the matrices of experts turned.
+constexpr std::string_view kTurnedExperts[] = {"llama4*", "qwen3_vl_moe*"};
+// Gate and up of an expert take turns, and experts have biases.
+constexpr std::string_view kMixedExperts[] = {"gpt_oss"};
+
 // Models of which no norm can be folded. A '*' at an end of a model_type stands for anything.
 struct Unfoldable {
   Names model_types;
@@ -487,6 +492,11 @@ std::vector<std::string_view> components_of(FusedSet set) {
   for (const ModuleName& name : kModuleNames)
     if (name.fused == set) components.push_back(name.component);
   return components;
+}
+
+std::optional<ExpertStacks> expert_stacks(std::string_view model_type) {
+  if (is_one_of(model_type, kMixedExperts)) return std::nullopt;
+  return ExpertStacks{.turned = is_one_of(model_type, kTurnedExperts)};
 }
 
 bool stores_conv1d(std::string_view model_type) { return is_one_of(model_type, kConv1dTypes); }

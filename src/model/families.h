@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -116,6 +117,15 @@ std::string names_of_families();                       // the same: "llama, opt,
 
 // Why no norm of a model can be folded, whoever says so; empty: nothing is known against it. `family` may be null.
 std::string against_folding(const ModelFacts& facts, const Family* family);
+
+// How a model stores all experts of a layer in two tensors of three dimensions, as transformers 5 does.
+struct ExpertStacks {
+  std::string_view gate_up = "gate_up_proj";  // [E, 2I, H]: gate first, then up
+  std::string_view down = "down_proj";        // [E, H, I]
+  bool turned = false;                        // [E, H, 2I] and [E, I, H]
+};
+// By the model_type; nothing where kvant does not know how to take them apart.
+std::optional<ExpertStacks> expert_stacks(std::string_view model_type);
 
 // ---- Names of modules -------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@
 #include "base/float_environment.h"
 #include "base/for_each_part.h"
 #include "base/refuse.h"
+#include "base/size.h"
 #include "io/file.h"
 
 namespace kvant::model {
@@ -19,7 +20,7 @@ using base::invalid_problem;
 
 constexpr std::int64_t kQueries = 64;  // that attention takes at a time
 
-std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+using base::size;
 
 // Calls f(first, last) for stretches of rows on the stream's threads.
 Status for_rows(const Stream& stream, std::int64_t rows, const std::function<void(std::int64_t, std::int64_t)>& f) {

@@ -1,6 +1,7 @@
 #include "model/gguf_network.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <numbers>
 #include <span>
@@ -18,8 +19,6 @@ using base::invalid_problem;
 // Far beyond any network, and small enough that a row fits into memory and no product overflows.
 constexpr std::uint64_t kMaxGgufSize = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxVocabulary = std::uint64_t{1} << 24;
-constexpr std::uint64_t kMaxLayers = 1024;
-constexpr std::uint64_t kMaxGgufExperts = 1024;
 constexpr std::uint64_t kMaxContext = std::uint64_t{1} << 40;
 
 // What Llama 3 has beside the factor, which alone differs between its models.
@@ -115,6 +114,31 @@ constexpr TensorName kBehind[] = {
     {"output.weight", "lm_head.weight", Size::vocabulary, Size::hidden, kOutput},
 };
 
+constexpr unsigned kOfExperts = kHasMixtralExperts | kQwenExperts;
+
+// "attn_q.weight" of "blk.12.attn_q.weight", and 12. Nothing behind the number: another name.
+struct LayerName {
+  std::uint64_t layer = 0;
+  std::string_view rest;
+};
+LayerName layer_name_of(std::string_view gguf_name) {
+  constexpr std::string_view kLayer = "blk.";
+  if (!gguf_name.starts_with(kLayer)) return {};
+  const std::string_view behind = gguf_name.substr(kLayer.size());
+  LayerName name;
+  const auto [end, error] = std::from_chars(behind.data(), behind.data() + behind.size(), name.layer);
+  const auto digits = static_cast<std::size_t>(end - behind.data());
+  // One name for each number: no zeros before it.
+  if (error != std::errc() || name.layer >= kMaxGgufLayers || (behind.front() == '0' && digits > 1)) return {};
+  if (digits < behind.size() && behind[digits] == '.') name.rest = behind.substr(digits + 1);
+  return name;
+}
+
+// Whether a row is that linear's.
+bool is_linear(const TensorName& row, std::string_view gguf_name) {
+  return row.gguf_name == gguf_name && row.rows != Size::none;
+}
+
 class NetworkReader {
  public:
   explicit NetworkReader(const io::GgufFile& file) : file_(file), metadata_(file) {}
@@ -161,7 +185,7 @@ class NetworkReader {
 
   Status read_sizes() {
     std::uint64_t hidden = 0, intermediate = 0;
-    if (Status s = take("block_count", kMaxLayers, network_.layers); !s.ok()) return s;
+    if (Status s = take("block_count", kMaxGgufLayers, network_.layers); !s.ok()) return s;
     if (Status s = take("embedding_length", kMaxGgufSize, hidden); !s.ok()) return s;
     if (Status s = take("feed_forward_length", kMaxGgufSize, intermediate); !s.ok()) return s;
     if (Status s = take("context_length", kMaxContext, network_.context); !s.ok()) return s;
@@ -292,6 +316,32 @@ std::vector<GgufTensorRule> tensor_rules(const GgufNetwork& network) {
       add(row, base::text("blk.{}.", layer), base::text("model.layers.{}.", layer));
   for (const TensorName& row : kBehind) add(row, "", "");
   return rules;
+}
+
+GgufLinearName name_of_gguf_linear(std::string_view gguf_name, std::string_view model_type) {
+  for (const TensorName& row : kBehind)
+    if (is_linear(row, gguf_name)) return {std::string(row.name), false};
+  unsigned experts = 0;
+  for (const GgufArchitecture& architecture : kArchitectures)
+    if (architecture.model_type == model_type) experts = architecture.features & kOfExperts;
+  const auto [layer, rest] = layer_name_of(gguf_name);
+  for (const TensorName& row : kOfLayer)
+    if (is_linear(row, rest) && ((row.feature & kOfExperts) == 0 || (row.feature & experts) != 0))
+      return {base::text("model.layers.{}.{}", layer, row.name), row.holds_experts()};
+  return {};
+}
+
+bool needs_model_type(std::string_view gguf_name) {
+  const std::string_view rest = layer_name_of(gguf_name).rest;
+  return std::ranges::any_of(
+      kOfLayer, [&](const TensorName& row) { return is_linear(row, rest) && (row.feature & kOfExperts) != 0; });
+}
+
+std::vector<std::string> model_types_with_experts() {
+  std::vector<std::string> names;
+  for (const GgufArchitecture& row : kArchitectures)
+    if (row.has_experts) names.emplace_back(row.model_type);
+  return names;
 }
 
 io::Json config_of(const GgufNetwork& network, const io::GgufFile& file) {

@@ -30,6 +30,10 @@ enum class Size : std::uint8_t {
 };
 inline constexpr std::size_t kSizes = static_cast<std::size_t>(Size::vocabulary) + 1;
 
+// Far beyond any network.
+inline constexpr std::uint64_t kMaxGgufLayers = 1024;
+inline constexpr std::uint64_t kMaxGgufExperts = 1024;
+
 struct GgufArchitecture;
 
 // Llama 3's scaling of rotary frequencies, or another; `kind` is empty where there is none.
@@ -65,6 +69,17 @@ struct GgufTensorRule {
 // All that the file must have, in the order of the model. Nothing else may be there but kRopeFactorsName.
 std::vector<GgufTensorRule> tensor_rules(const GgufNetwork& network);
 inline constexpr std::string_view kRopeFactorsName = "rope_freqs.weight";
+
+// The name in a checkpoint of a linear's weight, whatever the sizes of its network; of experts, "{}" stands for the
+// number. Empty: there is no such linear. Networks with experts call them and their router differently, so that those
+// need the network's model type.
+struct GgufLinearName {
+  std::string name;
+  bool holds_experts = false;
+};
+GgufLinearName name_of_gguf_linear(std::string_view gguf_name, std::string_view model_type);
+bool needs_model_type(std::string_view gguf_name);
+std::vector<std::string> model_types_with_experts();  // "mixtral", …
 
 // config.json, in f32.
 io::Json config_of(const GgufNetwork& network, const io::GgufFile& file);

@@ -14,24 +14,7 @@ namespace {
 using base::invalid_problem;
 using io::printable;
 
-// The values of codes, row by row: scale * (q - zero_point), the product rounded once.
-Status decode(const Weights& weights, const format::QuantizedLayer& layer, std::vector<float>& values) {
-  values.resize(static_cast<std::size_t>(layer.rows * layer.columns));
-  constexpr std::uint64_t kRows = 64;
-  format::LayerRows rows;
-  for (std::uint64_t first = 0; first < layer.rows; first += kRows) {
-    const std::uint64_t count = std::min(kRows, layer.rows - first);
-    if (Status s = format::read_rows(weights.checkpoint(), layer, first, count, rows); !s.ok()) return s;
-    for (std::uint64_t r = 0; r < count; ++r)
-      for (std::uint64_t c = 0; c < layer.columns; ++c) {
-        const auto at = static_cast<std::size_t>(r * layer.columns + c);
-        const auto group = static_cast<std::size_t>(r * rows.groups + c / layer.group_size);
-        values[static_cast<std::size_t>(first * layer.columns) + at] =
-            rows.scales[group] * static_cast<float>(rows.codes[at] - rows.zero_points[group]);
-      }
-  }
-  return {};
-}
+std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
 
@@ -58,14 +41,28 @@ Result<LinearLayer::Form> LinearLayer::form_of(const Weights& weights, const Lin
   if (static_cast<std::int64_t>(layer->rows) != linear.out || static_cast<std::int64_t>(layer->columns) != linear.in)
     return invalid_problem("'{}' is [{}, {}], must be [{}, {}]", printable(layer->module), layer->rows, layer->columns,
                            linear.out, linear.in);
-  const format::Scheme& scheme = weights.quantization()->scheme;
-  const auto& activations = scheme.spec().activations;
-  if (!activations) return Form::decoded;
-  if (activations->code == ElementKind::s8 && layer->code == ElementKind::s8 && layer->groups() == 1 &&
+  const format::Scheme& scheme = layer->scheme;
+  const auto& activations = scheme.activations;
+  const bool of_bytes = activations && activations->code == ElementKind::s8 && activations->group_size == 0;
+  if (of_bytes && layer->code() == ElementKind::s8 && layer->groups() == 1 && layer->scale_rows == 1 &&
       !layer->zero_points)
     return Form::codes;
-  return base::unsupported("'{}': kvant has no linear layer for {} yet", printable(layer->module),
-                           format::describe(scheme));
+  return Form::decoded;
+}
+
+Result<ActivationCodes> LinearLayer::activations_of(const Weights& weights, const format::QuantizedLayer& layer) {
+  float scale = 1;
+  std::int32_t zero_point = 0;
+  std::vector<std::byte> bytes;
+  for (const auto& place : {layer.input_scale, layer.input_global_scale})
+    if (place)
+      if (Status s = format::read_scales(weights.checkpoint(), *place, 0, {&scale, 1}, bytes); !s.ok()) return s;
+  if (layer.input_zero_point) {
+    std::byte code{};
+    if (Status s = weights.checkpoint().read(*layer.input_zero_point, 0, {&code, 1}); !s.ok()) return s;
+    zero_point = static_cast<std::int8_t>(code);
+  }
+  return ActivationCodes(*layer.scheme.activations, static_cast<std::int64_t>(layer.columns), scale, zero_point);
 }
 
 Result<LinearLayer::Memory> LinearLayer::memory(const Stream& stream, const Weights& weights,
@@ -104,6 +101,14 @@ Result<LinearLayer::Memory> LinearLayer::memory(const Stream& stream, const Weig
       stream, {.max_rows = kManyRows, .in_features = linear.in, .out_features = linear.out, .weight = kind});
   if (!plan.ok()) return plan.status();
   memory.workspace_row = plan->workspace_size() / kManyRows + 1;
+  const format::QuantizedLayer* const layer = weights.quantized(linear.module);
+  if (layer != nullptr && layer->scheme.activations) {
+    const auto codes = activations_of(weights, *layer);
+    if (!codes.ok()) return codes.status();
+    const auto size = codes->workspace_size(stream, kManyRows);
+    if (!size.ok()) return size.status();
+    memory.workspace_row += *size / kManyRows + 4 * static_cast<std::uint64_t>(linear.in) + 1;
+  }
   memory.loading = elements * width * (linear.is_conv1d ? 2 : 1) + (std::uint64_t{8} << 20);  // with pieces of rows
   return memory;
 }
@@ -140,14 +145,31 @@ Status LinearLayer::pack_floats(const Stream& stream, ElementKind kind, const vo
   if (!plan.ok()) return plan.status();
   f32_weight_ = std::move(packed).value();
   f32_plan_ = std::move(plan).value();
+  workspace_size_ = f32_plan_->workspace_size();
   return {};
 }
 
 Status LinearLayer::load_decoded(const Stream& stream, const Weights& weights, const format::QuantizedLayer& layer,
                                  std::int64_t max_rows) {
-  std::vector<float> values;
-  if (Status s = decode(weights, layer, values); !s.ok()) return s;
-  return pack_floats(stream, ElementKind::f32, values.data(), max_rows);
+  std::vector<float> values(static_cast<std::size_t>(layer.rows * layer.columns));
+  constexpr std::uint64_t kRows = 64;
+  format::LayerRows rows;
+  for (std::uint64_t first = 0; first < layer.rows; first += kRows)
+    if (Status s = format::read_values(weights.checkpoint(), layer, first, std::min(kRows, layer.rows - first), 0,
+                                       layer.columns, rows, values.data() + first * layer.columns);
+        !s.ok())
+      return s;
+  if (Status s = pack_floats(stream, ElementKind::f32, values.data(), max_rows); !s.ok()) return s;
+  if (!layer.scheme.activations) return {};
+  auto codes = activations_of(weights, layer);
+  if (!codes.ok()) return codes.status();
+  if (Status s = codes->check(stream); !s.ok())
+    return invalid_problem("'{}': {}", printable(layer.module), s.message());
+  const auto size = codes->workspace_size(stream, max_rows);
+  if (!size.ok()) return size.status();
+  activations_ = std::move(codes).value();
+  workspace_size_ = aligned(workspace_size_) + aligned(*size) + 4 * static_cast<std::size_t>(max_rows * in_);
+  return {};
 }
 
 Status LinearLayer::load_codes(const Stream& stream, const Weights& weights, const format::QuantizedLayer& layer,
@@ -158,16 +180,18 @@ Status LinearLayer::load_codes(const Stream& stream, const Weights& weights, con
   auto packed = PackedWeight::pack(stream, TensorRef<std::int8_t>(rows.codes.data(), {out_, in_}));
   if (!packed.ok()) return packed.status();
   QuantizedLinearDescriptor descriptor{.max_rows = max_rows, .in_features = in_, .out_features = out_};
+  if (layer.scheme.has_asymmetric_activations() && !layer.input_scale) {
+    descriptor.mode = DynamicRangeMode::asymmetric;
+    descriptor.include_zero = true;  // as loaders do
+  }
   if (layer.input_scale) {
     float scale = 0;
     if (Status s = format::read_scales(weights.checkpoint(), *layer.input_scale, 0, {&scale, 1}, rows.bytes); !s.ok())
       return s;
     descriptor.act_scale = static_cast<double>(scale);
-    const auto zero_point = weights.checkpoint().tensors().find(layer.module + ".input_zero_point");
-    if (weights.quantization()->scheme.has_asymmetric_activations() &&
-        zero_point != weights.checkpoint().tensors().end()) {
+    if (layer.input_zero_point) {
       std::byte code{};
-      if (Status s = weights.checkpoint().read(zero_point->second, 0, {&code, 1}); !s.ok()) return s;
+      if (Status s = weights.checkpoint().read(*layer.input_zero_point, 0, {&code, 1}); !s.ok()) return s;
       descriptor.act_zero_point = static_cast<std::int8_t>(code);
     }
   }
@@ -175,28 +199,37 @@ Status LinearLayer::load_codes(const Stream& stream, const Weights& weights, con
   if (!plan.ok()) return plan.status();
   code_weight_ = std::move(packed).value();
   code_plan_.emplace(std::move(plan).value());
+  workspace_size_ = code_plan_->workspace_size();
   return {};
-}
-
-std::size_t LinearLayer::workspace_size() const {
-  return f32_plan_ ? f32_plan_->workspace_size() : code_plan_->workspace_size();
 }
 
 Status LinearLayer::run(const Stream& stream, Workspace workspace, const float* x, std::int64_t x_stride,
                         std::int64_t rows, float* y, std::int64_t y_stride) const {
-  const TensorRef<float> input(x, {rows, in_}, x_stride);
   const TensorMut<float> output(y, {rows, out_}, y_stride);
   const TensorRef<float> bias = bias_.empty() ? TensorRef<float>() : TensorRef<float>(bias_.data(), {out_});
-  if (f32_plan_)
-    return f32_plan_->run(
-        stream, workspace,
-        AnyF32LinearArgs{.input = input, .packed_weight = &*f32_weight_, .bias = bias, .output = output});
-  return code_plan_->run(stream, workspace,
-                         {.input = input,
-                          .packed_weight = &*code_weight_,
-                          .weight_scale = TensorRef<float>(scales_.data(), {out_}),
-                          .bias = bias,
-                          .output = output});
+  if (!f32_plan_)
+    return code_plan_->run(stream, workspace,
+                           {.input = TensorRef<float>(x, {rows, in_}, x_stride),
+                            .packed_weight = &*code_weight_,
+                            .weight_scale = TensorRef<float>(scales_.data(), {out_}),
+                            .bias = bias,
+                            .output = output});
+  if (activations_) {
+    // What the codes give back lies at the end of the workspace, behind what making them takes.
+    const std::size_t linear = aligned(f32_plan_->workspace_size());
+    auto* const base = static_cast<std::byte*>(workspace.data);
+    const auto size = activations_->workspace_size(stream, rows);
+    if (!size.ok()) return size.status();
+    auto* const values = reinterpret_cast<float*>(base + linear + aligned(*size));
+    if (Status s = activations_->run(stream, {base + linear, *size}, x, x_stride, rows, values); !s.ok()) return s;
+    x = values;
+    x_stride = in_;
+  }
+  return f32_plan_->run(stream, workspace,
+                        AnyF32LinearArgs{.input = TensorRef<float>(x, {rows, in_}, x_stride),
+                                         .packed_weight = &*f32_weight_,
+                                         .bias = bias,
+                                         .output = output});
 }
 
 }  // namespace kvant::model

@@ -34,13 +34,18 @@ std::string_view name(Role role) {
 
 bool is_linear_module(Role role) { return role == Role::linear || role == Role::lm_head || role == Role::router; }
 
-std::vector<std::string> fused_siblings(std::string_view module) {
-  std::vector<std::string> siblings;
+std::vector<std::string> fused_parts(std::string_view module) {
+  std::vector<std::string> parts;
   const ModuleName* const known = find_module_name(module);
-  if (known == nullptr) return siblings;
+  if (known == nullptr) return parts;
   const std::string_view parent = module.substr(0, module.size() - known->component.size());
-  for (const std::string_view sibling : components_of(known->fused))
-    if (sibling != known->component) siblings.push_back(fmt::format("{}{}", parent, sibling));
+  for (const std::string_view part : components_of(known->fused)) parts.push_back(fmt::format("{}{}", parent, part));
+  return parts;
+}
+
+std::vector<std::string> fused_siblings(std::string_view module) {
+  std::vector<std::string> siblings = fused_parts(module);
+  std::erase(siblings, module);
   return siblings;
 }
 

@@ -37,5 +37,7 @@ Judgement judge(const io::TensorInfo& tensor, std::string_view model_type);
 // Modules of the same parent that loaders join with this one into one matrix, so that all are quantized or none:
 // "….k_proj" and "….v_proj" for "….q_proj".
 std::vector<std::string> fused_siblings(std::string_view module);
+// The same with the module itself, in the order in which loaders join them; empty where they join none.
+std::vector<std::string> fused_parts(std::string_view module);
 
 }  // namespace kvant::model

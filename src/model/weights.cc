@@ -84,7 +84,7 @@ Status Weights::find_quantized_layers() {
 const io::Json& Weights::config() const { return gguf() ? gguf()->config() : *checkpoint().config(); }
 
 std::string Weights::scheme() const {
-  if (quantization_) return format::describe(quantization_->scheme);
+  if (quantization_) return format::describe(*quantization_);
   if (!gguf()) return {};
   std::map<io::GgufType, std::uint64_t> elements;
   for (const GgufModel::Tensor& tensor : gguf()->tensors()) elements[tensor.type] += tensor.rows() * tensor.columns();

@@ -26,4 +26,19 @@ inline Result<CodeRange> checked_code_range(const base::Who& who, std::optional<
   return range;
 }
 
+// The same for the codes of an element kind. On a floating-point grid they are numbers from -max to max, and nothing
+// can be asked of them.
+inline Result<CodeRange> checked_grid_range(const base::Who& who, std::optional<std::int32_t> q_min,
+                                            std::optional<std::int32_t> q_max, ElementKind code) {
+  if (has_float_grid(code)) {
+    const auto max = static_cast<std::int32_t>(info(code).format.max());
+    if (q_min || q_max)
+      return base::invalid_problem("{}: q_min and q_max are for integer codes; {} has the numbers from {} to {}", who(),
+                                   name(code), -max, max);
+    return CodeRange{-max, max};
+  }
+  const CodeRange limits = code_range(code);
+  return checked_code_range(who, q_min, q_max, limits, limits, base::text("of {}", name(code)));
+}
+
 }  // namespace kvant::ops

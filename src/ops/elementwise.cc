@@ -59,17 +59,43 @@ Status check_kinds(const ElementwiseDescriptor& d) {
   return {};
 }
 
+// The code type whose grid an operator works on; none for fake_quantize on integers.
+std::optional<ElementKind> code_kind(const ElementwiseDescriptor& d) {
+  if (stays_real(d)) return d.grid;
+  return facts(d).input == ElementClass::code ? d.input : d.output;
+}
+
+Status check_grid(const ElementwiseDescriptor& d) {
+  if (d.grid && !stays_real(d))
+    return invalid_problem("{}: grid {} is for fake_quantize; the grid here is that of {}", label(d), name(*d.grid),
+                           name(*code_kind(d)));
+  if (d.grid && !has_float_grid(*d.grid))
+    return unsupported("{}: grid {} must be one of {}; give integers as q_min and q_max", label(d), name(*d.grid),
+                       core::names_of(GridKind::floating));
+  if (d.saturate) return {};
+  const std::optional<ElementKind> code = code_kind(d);
+  if (!facts(d).rounds || facts(d).backward_of)
+    return invalid_problem("{}: saturate = false is for quantize and fake_quantize", label(d));
+  if (!code || !has_float_grid(*code) || info(*code).format.top == TopCodes::finite)
+    return invalid_problem("{}: saturate = false needs codes with NaN or infinity, {} have none", label(d),
+                           code ? name(*code) : "integers");
+  return {};
+}
+
 Result<CodeRange> checked_range(const ElementwiseDescriptor& d) {
   if (!facts(d).rounds) {
     if (d.q_min || d.q_max) return invalid_problem("{}: q_min and q_max are not used here; leave them unset", label(d));
     return CodeRange{0, 0};
   }
   const auto who = [&] { return label(d); };
-  if (stays_real(d))
-    return ops::checked_code_range(who, d.q_min, d.q_max, {-128, 127}, {-kMaxMagnitude, kMaxMagnitude},
-                                   "in floating point");
-  const CodeRange limits = code_range(d.output);
-  return ops::checked_code_range(who, d.q_min, d.q_max, limits, limits, base::text("of {}", name(d.output)));
+  if (const auto code = code_kind(d)) {
+    const auto range = ops::checked_grid_range(who, d.q_min, d.q_max, *code);
+    if (d.saturate || !range.ok()) return range;
+    const auto limit = static_cast<std::int32_t>(semantics::float_grid(*code, false).f32.limit);
+    return CodeRange{-limit, limit};
+  }
+  return ops::checked_code_range(who, d.q_min, d.q_max, {-128, 127}, {-kMaxMagnitude, kMaxMagnitude},
+                                 "in floating point");
 }
 
 Status check_parameter(const ElementwiseDescriptor& d, const char* what, const AnyParameter& p, ElementKind kind,
@@ -84,8 +110,7 @@ Status check_parameter(const ElementwiseDescriptor& d, const char* what, const A
                                elements != 0);
 }
 
-Status check_one_scale(const ElementwiseDescriptor& d, ElementKind kind, const void* data, Numerics numerics) {
-  const ops::OneScale scale(kind, data);
+Status check_one_scale(const ElementwiseDescriptor& d, const ops::OneScale& scale, Numerics numerics) {
   if (!scale.is_finite_and_positive())
     return invalid_problem("{}: scale {} must be finite and positive", label(d), scale.to_string());
   if (numerics == Numerics::reciprocal && facts(d).rounds && !scale.has_finite_reciprocal())
@@ -103,6 +128,7 @@ Result<ElementwisePlan> ElementwisePlan::select(const Stream& stream, const Elem
   if (Status status = check_kinds(d); !status.ok()) return status;
   const auto parameters = ops::checked_parameter_shape(who, d.shape, d.granularity);
   if (!parameters.ok()) return parameters.status();
+  if (Status status = check_grid(d); !status.ok()) return status;
   const auto range = checked_range(d);
   if (!range.ok()) return range.status();
 
@@ -115,6 +141,8 @@ Result<ElementwisePlan> ElementwisePlan::select(const Stream& stream, const Elem
   plan.parameters_ = *parameters->element_count();
   plan.q_min_ = range->min;
   plan.q_max_ = range->max;
+  plan.grid_ = code_kind(d);
+  if (plan.grid_ && !has_float_grid(*plan.grid_)) plan.grid_.reset();
   // Packed rows that end inside a byte have a gap.
   const std::int64_t row = d.shape.row_length();
   const bool whole_bytes = fills_bytes(read_kind(d), row) && fills_bytes(write_kind(d), row);
@@ -140,8 +168,11 @@ Status ElementwisePlan::can_implement(const ElementwiseOperands& o) const {
       return s;
   if (Status s = ops::check_view(who, output_name, output, write_kind(d), d.shape, rows_); !s.ok()) return s;
 
-  const ElementKind scale_type = scale_kind(float_kind(d));
+  const ElementKind scale_type =
+      !o.scale->is_scalar() && ops::is_stored_scale(o.scale->kind()) ? o.scale->kind() : scale_kind(float_kind(d));
   const ops::ParameterShape wanted{parameter_shape_, parameters_, d.granularity.kind()};
+  if (!o.scale->is_scalar())
+    if (Status s = ops::check_scale_kind(who, "scale", o.scale->kind(), scale_type); !s.ok()) return s;
   if (Status s = check_parameter(d, "scale", *o.scale, scale_type, wanted, elements_); !s.ok()) return s;
   const bool per_tensor = d.granularity.kind() == GranularityKind::tensor;
   if (o.scale->is_scalar() && !per_tensor)
@@ -151,9 +182,27 @@ Status ElementwisePlan::can_implement(const ElementwiseOperands& o) const {
   const auto can_look = [&](const AnyParameter& p) {
     return p.is_scalar() || (per_tensor && kernel_->sku.backend == BackendKind::cpu);
   };
-  if (elements_ != 0 && can_look(*o.scale))
-    if (Status s = check_one_scale(d, scale_type, o.scale->data(), numerics_); !s.ok()) return s;
+  if (Status s = ops::check_global_scale(who, scale_type, *o.global_scale,
+                                         elements_ != 0 && kernel_->sku.backend == BackendKind::cpu);
+      !s.ok())
+    return s;
+  if (elements_ != 0 && can_look(*o.scale)) {
+    const ElementKind compute = scale_kind(float_kind(d));
+    const ops::OneScale scale = scale_type == compute
+                                    ? ops::OneScale(compute, o.scale->data())
+                                    : ops::stored_scale(scale_type, o.scale->data(), *o.global_scale, compute);
+    if (Status s = check_one_scale(d, scale, numerics_); !s.ok()) return s;
+  }
   const bool has_zero_point = o.zero_point != nullptr && facts(d).reads_input;
+  if (has_zero_point && grid_) {
+    const AnyParameter& zp = *o.zero_point;
+    if (!zp.is_scalar())
+      return invalid_problem("{}: zero_point is a tensor of shape {}; {} has no zero point, leave it 0", label(d),
+                             zp.shape().to_string(), name(*grid_));
+    if (zp.kind() == ElementKind::s32 && ops::read_unaligned<std::int32_t>(zp.data()) != 0)
+      return invalid_problem("{}: zero_point {} with {}, which has no zero point, must be 0", label(d),
+                             ops::read_unaligned<std::int32_t>(zp.data()), name(*grid_));
+  }
   if (has_zero_point) {
     if (Status s = check_parameter(d, "zero_point", *o.zero_point, ElementKind::s32, wanted, elements_); !s.ok())
       return s;
@@ -189,6 +238,8 @@ Status ElementwisePlan::can_implement(const ElementwiseOperands& o) const {
     return {};
   };
   if (Status s = check_parameter_overlap("scale", *o.scale); !s.ok()) return s;
+  if (ops::is_given(*o.global_scale) && ops::overlap(written, ops::Extent(o.global_scale->data(), 1, 4, 4)))
+    return invalid_problem("{}: {} overlaps global_scale", label(d), output_name);
   if (has_zero_point)
     if (Status s = check_parameter_overlap("zero_point", *o.zero_point); !s.ok()) return s;
   return {};
@@ -205,6 +256,7 @@ Status ElementwisePlan::check_alignments(const ElementwiseOperands& o) const {
     if (Status s = check("grad_output", *o.grad_output); !s.ok()) return s;
   if (Status s = check(is_backward(d) ? "grad_input" : "output", *o.output); !s.ok()) return s;
   if (Status s = check("scale", *o.scale); !s.ok()) return s;
+  if (Status s = check("global_scale", *o.global_scale); !s.ok()) return s;
   return o.zero_point == nullptr ? Status() : check("zero_point", *o.zero_point);
 }
 
@@ -231,10 +283,11 @@ Status ElementwisePlan::run(const Stream& stream, Workspace, const ElementwiseOp
       .x_stride = line_stride(x),
       .dy_stride = dy == nullptr ? 0 : line_stride(*dy),
       .out_stride = line_stride(out),
-      .scale = ops::scales_of(*o.scale),
+      .scale = ops::scales_of(*o.scale, o.global_scale),
       .zero_point = reads_input ? ops::zero_points_of(*o.zero_point) : detail::ZeroPoints(),
       .q_min = q_min_,
       .q_max = q_max_,
+      .grid = grid_ ? semantics::float_grid(*grid_, descriptor_.saturate) : semantics::FloatGrid(),
       .numerics = numerics_,
       .runs = runs,
   };

@@ -47,6 +47,7 @@ struct AnyLinearPlan::Impl : detail::LinearProblem {
   Status check_shapes(const LinearOperands& o) const;
   Status check_weight(const LinearOperands& o) const;
   Status check_parameters(const LinearOperands& o, std::int64_t rows) const;
+  Status check_output_parameters(const LinearOperands& o) const;
   Status check_alignments(const LinearOperands& o) const;
   template <class Function>
   Status for_each_read(const LinearOperands& o, std::int64_t rows, const Function& f) const;
@@ -64,9 +65,10 @@ Status check_kinds(QuantizeKind op, ElementKind codes, const std::optional<Eleme
   if (!output) return invalid_problem("{}: the descriptor does not set the {} element", name(op), output_name);
   if (!is_byte(codes)) return unsupported("{}: activation element {} must be s8 or u8", name(op), name(codes));
   if (!is_byte(*weight)) return unsupported("{}: weight element {} must be s8 or u8", name(op), name(*weight));
+  if (op == QuantizeKind::w8a8_linear && is_byte(*output)) return {};
   if (!is_float(*output))
-    return unsupported("{}: {} element {} must be one of {}", name(op), output_name, name(*output),
-                       core::names_of(ElementClass::real));
+    return unsupported("{}: {} element {} must be one of {}{}", name(op), output_name, name(*output),
+                       core::names_of(ElementClass::real), op == QuantizeKind::w8a8_linear ? ", s8, u8" : "");
   return {};
 }
 
@@ -333,15 +335,43 @@ Status AnyLinearPlan::Impl::check_parameters(const LinearOperands& o, std::int64
   }
   if (is_given(o.smooth) && !smooth)
     return invalid_problem("{}: smooth is given, but the descriptor does not set smooth", who());
+  if (smooth && !is_given(o.smooth))
+    return invalid_problem("{}: the descriptor sets smooth, and no smooth is given", who());
   if (smooth)
     if (Status s = ops::check_view(who, "smooth", *o.smooth, compute(), {in_features}, in_features == 0 ? 0 : 1);
         !s.ok())
       return s;
+  if (Status s = check_output_parameters(o); !s.ok()) return s;
   if (!has_bias(o)) return {};
-  if (o.bias->kind != compute() && o.bias->kind != output)
-    return unsupported("{}: bias has element {}, must be {}{}", who(), name(o.bias->kind), name(output),
-                       compute() == output ? "" : base::text(" or {}", name(compute())));
+  const bool of_output_kind = is_float(output) && o.bias->kind == output;
+  if (o.bias->kind != compute() && !of_output_kind) {
+    const std::string also = is_float(output) && compute() != output ? base::text("{} or ", name(output)) : "";
+    return unsupported("{}: bias has element {}, must be {}{}", who(), name(o.bias->kind), also, name(compute()));
+  }
   return ops::check_view(who, "bias", *o.bias, o.bias->kind, {out_features}, out_features == 0 ? 0 : 1);
+}
+
+Status AnyLinearPlan::Impl::check_output_parameters(const LinearOperands& o) const {
+  const auto who = [&] { return name(op); };
+  const auto scale = [&] { return ops::OneScale(ElementKind::f32, &*o.output_scale); };
+  if (!is_code(output)) {
+    if (o.output_scale)
+      return invalid_problem("{}: output_scale {} is given, but the output is {} and has no scale", who(),
+                             scale().to_string(), name(output));
+    if (o.output_zero_point != 0)
+      return invalid_problem("{}: output_zero_point {} is given, but the output is {} and has no zero point", who(),
+                             o.output_zero_point, name(output));
+    return {};
+  }
+  if (!o.output_scale)
+    return invalid_problem("{}: the output is {}, which needs an output_scale, and none is given", who(), name(output));
+  if (!scale().is_finite_and_positive())
+    return invalid_problem("{}: output_scale {} must be finite and positive", who(), scale().to_string());
+  const CodeRange range = code_range(output);
+  if (o.output_zero_point < range.min || o.output_zero_point > range.max)
+    return invalid_problem("{}: output_zero_point {} must lie in [{}, {}]", who(), o.output_zero_point, range.min,
+                           range.max);
+  return {};
 }
 
 // f(name, extent) for everything that is read, until one refuses.
@@ -398,8 +428,8 @@ Status AnyLinearPlan::can_implement(const LinearOperands& o) const {
 
 namespace {
 LinearOperands operands(const AnyLinearArgs& a) {
-  return {&a.activation,   &a.act_scale,    &a.act_zero_point,    &a.smooth, &a.weight,
-          a.packed_weight, &a.weight_scale, &a.weight_zero_point, &a.bias,   &a.output};
+  return {&a.activation,   &a.act_scale,         &a.act_zero_point, &a.smooth, &a.weight,      a.packed_weight,
+          &a.weight_scale, &a.weight_zero_point, &a.bias,           &a.output, a.output_scale, a.output_zero_point};
 }
 }  // namespace
 
@@ -452,6 +482,8 @@ Status AnyLinearPlan::run(const Stream& stream, Workspace given, const LinearOpe
     job.bias = static_cast<const std::byte*>(o.bias->data);
     job.bias_is_output_kind = o.bias->kind == plan.output;
   }
+  job.output_scale = o.output_scale.value_or(1);
+  job.output_zero_point = o.output_zero_point;
   return plan.kernel->launch(*plan.kernel, stream, *plan.prepared, given.data, job, who);
 }
 

@@ -77,11 +77,15 @@ bool keeps_histograms(const ObserverDescriptor& d) { return d.kind != ObserverKi
 constexpr const char* kObserver = "observer";
 
 Result<RangeRules> checked_rules(const ObserverDescriptor& d) {
-  const CodeRange limits = code_range(d.output);
-  const auto range =
-      ops::checked_code_range(kObserver, d.q_min, d.q_max, limits, limits, base::text("of {}", name(d.output)));
+  const auto range = ops::checked_grid_range(kObserver, d.q_min, d.q_max, d.output);
   if (!range.ok()) return range.status();
   const bool symmetric = d.mode == DynamicRangeMode::symmetric;
+  if (has_float_grid(d.output) && !symmetric)
+    return invalid_problem("observer: asymmetric mode needs a zero point, and {} has none; use symmetric mode",
+                           name(d.output));
+  if (has_float_grid(d.output) && d.kind == ObserverKind::mse)
+    return unsupported("observer: mse searches for integer codes, and {} is floating-point; use min_max or percentile",
+                       name(d.output));
   if (symmetric && range->max <= 0)
     return invalid_problem("observer: symmetric mode divides by q_max, which is {} and must be positive", range->max);
   if (!symmetric && range->min == range->max)
@@ -90,7 +94,7 @@ Result<RangeRules> checked_rules(const ObserverDescriptor& d) {
 }
 
 Status check(const ObserverDescriptor& d) {
-  if (d.scope.kind() == GranularityKind::token || d.scope.kind() == GranularityKind::group)
+  if (d.scope.kind() != GranularityKind::tensor && d.scope.kind() != GranularityKind::channel)
     return unsupported(
         "observer: scope {} has no range that lasts beyond a batch; observe per tensor or per channel, or use a "
         "DynamicRangeQuantizePlan",

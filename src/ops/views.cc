@@ -1,7 +1,11 @@
 #include "ops/views.h"
 
+#include <algorithm>
+
 #include "base/float_environment.h"
 #include "base/refuse.h"
+#include "semantics/one_number.h"
+#include "semantics/scale_formats.h"
 
 namespace kvant::ops {
 
@@ -91,10 +95,71 @@ Status AlignmentCheck::check(const char* what, ElementKind kind, const void* dat
                       address % bytes, bytes, name(kind));
 }
 
-detail::Scales scales_of(const AnyParameter& p) {
-  if (!p.is_scalar()) return {.data = static_cast<const std::byte*>(p.data())};
-  if (p.kind() == ElementKind::f64) return {.f64 = read_unaligned<double>(p.data())};
-  return {.f32 = read_unaligned<float>(p.data())};
+bool is_stored_scale(ElementKind kind) { return std::ranges::find(kStoredScales, kind) != kStoredScales.end(); }
+
+Status check_scale_kind(const base::Who& who, const char* what, ElementKind kind, ElementKind compute) {
+  if (kind == compute || is_stored_scale(kind)) return {};
+  std::string others;
+  for (const ElementKind other : kStoredScales) others += base::text("{}{}", others.empty() ? "" : ", ", name(other));
+  return base::unsupported("{}: {} has element {}, must be {} (or a tensor of {})", who(), what, name(kind),
+                           name(compute), others);
+}
+
+Status check_global_scale(const base::Who& who, ElementKind scales, const AnyParameter& global, bool can_look) {
+  const bool given = is_given(global);
+  if (scales != ElementKind::e4m3) {
+    if (!given) return {};
+    return base::invalid_problem("{}: global_scale is for scales of e4m3, these are {}", who(), name(scales));
+  }
+  if (!given) return base::invalid_problem("{}: scales of e4m3 need a global_scale", who());
+  if (global.kind() != ElementKind::f32)
+    return base::unsupported("{}: global_scale has element {}, must be f32", who(), name(global.kind()));
+  if (!global.is_scalar() && !(global.shape() == Shape()) && !(global.shape() == Shape{1}))
+    return base::invalid_problem("{}: global_scale has shape {}, must be one number", who(),
+                                 global.shape().to_string());
+  if (!can_look && !global.is_scalar()) return {};
+  const OneScale one(ElementKind::f32, global.data());
+  if (one.is_finite_and_positive()) return {};
+  return base::invalid_problem("{}: global_scale {} must be finite and positive", who(), one.to_string());
+}
+
+namespace {
+
+template <class C>
+C stored_scale_in(ElementKind kind, const void* data, const AnyParameter& global) {
+  using L = semantics::OneNumber<C>;
+  switch (kind) {
+    case ElementKind::f16: return to_float(read_unaligned<Half>(data));
+    case ElementKind::bf16: return to_float(read_unaligned<BFloat16>(data));
+    case ElementKind::e8m0: return semantics::e8m0_value<L>(read_unaligned<std::uint8_t>(data));
+    default: return semantics::nvfp4_value<L>(read_unaligned<std::uint8_t>(data), read_unaligned<float>(global.data()));
+  }
+}
+
+}  // namespace
+
+OneScale stored_scale(ElementKind kind, const void* data, const AnyParameter& global, ElementKind compute) {
+  const base::DefaultFloatEnvironment environment;
+  const double wide = compute == ElementKind::f64 ? stored_scale_in<double>(kind, data, global) : 0;
+  const float narrow = compute == ElementKind::f64 ? 0 : stored_scale_in<float>(kind, data, global);
+  return {compute, compute == ElementKind::f64 ? static_cast<const void*>(&wide) : &narrow};
+}
+
+detail::Scales scales_of(const AnyParameter& p, const AnyParameter* global) {
+  detail::Scales scales;
+  scales.kind = p.kind();
+  if (!p.is_scalar())
+    scales.data = static_cast<const std::byte*>(p.data());
+  else if (p.kind() == ElementKind::f64)
+    scales.f64 = read_unaligned<double>(p.data());
+  else
+    scales.f32 = read_unaligned<float>(p.data());
+  if (global == nullptr || !is_given(*global)) return scales;
+  if (global->is_scalar())
+    scales.global = read_unaligned<float>(global->data());
+  else
+    scales.global_data = static_cast<const std::byte*>(global->data());
+  return scales;
 }
 
 detail::ZeroPoints zero_points_of(const AnyParameter& p) {

@@ -1,6 +1,7 @@
 // Checks of the buffers that a plan is given, shared by all front desks.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -108,6 +109,21 @@ Status check_parameters(const base::Who& who, const char* what, const View& give
   return check_unusual_parameters(who, what, given, kind, wanted, used);
 }
 
+// The kinds of scales that are codes, in the order of their names in sentences.
+inline constexpr std::array kStoredScales = {ElementKind::f16, ElementKind::bf16, ElementKind::e8m0, ElementKind::e4m3};
+bool is_stored_scale(ElementKind kind);
+
+// A kind of scales for an operator that computes in `compute`: that or a code.
+Status check_scale_kind(const base::Who& who, const char* what, ElementKind kind, ElementKind compute);
+
+inline bool is_given(const AnyParameter& p) { return p.is_scalar() || p.data() != nullptr; }
+
+// The global scale against the kind of the scales that it is over. `can_look`: it is in the CPU's memory.
+Status check_global_scale(const base::Who& who, ElementKind scales, const AnyParameter& global, bool can_look);
+
+// One scale that is a code, as the number that it stands for in the compute type.
+OneScale stored_scale(ElementKind kind, const void* data, const AnyParameter& global, ElementKind compute);
+
 Status check_workspace(const base::Who& who, const Workspace& workspace, std::size_t needed);
 
 // GPUs read and write whole elements at multiples of their size; the CPU takes any address, and nothing is refused for
@@ -130,8 +146,8 @@ class AlignmentCheck {
   bool needed_;
 };
 
-// A parameter as kernels take it.
-detail::Scales scales_of(const AnyParameter& p);
+// A parameter as kernels take it. `global` is over scales of e4m3; null where there is none.
+detail::Scales scales_of(const AnyParameter& p, const AnyParameter* global = nullptr);
 detail::ZeroPoints zero_points_of(const AnyParameter& p);
 
 // The rows of a view; kernels do not write to what they read.

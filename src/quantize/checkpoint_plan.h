@@ -10,7 +10,9 @@
 #include <string_view>
 #include <vector>
 
+#include "format/quantization_config.h"
 #include "format/scheme.h"
+#include "format/weight_source.h"
 #include "io/safetensors.h"
 #include "model/roles.h"
 
@@ -20,10 +22,18 @@ inline constexpr std::uint64_t kDefaultMaxMemory = std::uint64_t{1} << 30;
 // The program, its libraries and a tile for each thread.
 inline constexpr std::uint64_t kMinMaxMemory = std::uint64_t{64} << 20;
 
+// Modules that get another scheme than the rest.
+struct SchemeOverride {
+  std::string pattern;                   // a name, or "re:" and an expression, as --ignore takes it
+  std::optional<format::Scheme> scheme;  // nothing: they are not quantized
+};
+
 struct QuantizeOptions {
   std::filesystem::path input;
   std::filesystem::path output;
   format::Scheme scheme = {};
+  bool fits_group_size = false;                // --group-size auto: the largest of 128, 64, 32 that fits all layers
+  std::vector<SchemeOverride> overrides;       // the first that matches counts
   std::optional<std::filesystem::path> stats;  // activation statistics (activation_stats.h)
   bool smooth = false;
   std::optional<double> alpha;               // default: the family's
@@ -41,6 +51,7 @@ enum class Action : std::uint8_t {
   quantize,   // a Linear's weight becomes codes and scales
   fold_norm,  // divided by s
   smooth,     // multiplied by s but not quantized: a router, or an ignored Linear after a folded norm
+  decode,     // a Linear that was quantized and is not any more, or a part of a stack of experts: its values
 };
 std::string_view name(Action action);
 
@@ -53,9 +64,13 @@ struct TensorPlan {
       {};  // "a 2-D weight", "lm_head is ignored by default", "in_features 100 is not a multiple of 128"
   io::DType dtype = io::DType::f32;
   std::vector<std::uint64_t> shape;
+  std::optional<format::WeightSource> source = {};  // of a matrix: where its weights are
   std::uint64_t bytes_before = 0;
   std::uint64_t bytes_after = 0;
   std::optional<std::size_t> smooth_group = {};  // index into CheckpointPlan::smoothed
+  std::size_t scheme = 0;                        // of a weight that is quantized: index into CheckpointPlan::schemes
+  // Of a weight with one scale for all of it: which of CheckpointPlan::scale_groups it is shared with.
+  std::optional<std::size_t> scale_group = {};
 };
 
 struct SmoothedGroup {
@@ -64,7 +79,11 @@ struct SmoothedGroup {
 };
 
 struct CheckpointPlan {
-  std::vector<TensorPlan> tensors;  // shard by shard, in the order of the data
+  std::vector<TensorPlan> tensors;      // shard by shard, in the order of the data
+  std::vector<format::Scheme> schemes;  // the first is that of all that no override names
+  std::size_t scale_groups = 0;         // weights that share one scale, because loaders join them
+  std::string quantized_as;             // what the input is quantized to already; empty: nothing
+  bool fp8_kv_cache = false;            // scales of keys and values that the input has
   std::vector<SmoothedGroup> smoothed;
   double alpha = 0;                   // of the smoothing; 0 without
   std::vector<std::string> warnings;  // sentences: a norm that is left alone and why, files that are not copied …
@@ -73,6 +92,14 @@ struct CheckpointPlan {
   std::uint64_t bytes_after = 0;
   std::uint64_t expected_memory = 0;      // peak, in bytes; at most max_memory
   std::vector<std::string> files_copied;  // beside the shards, by name
+
+  // Null unless the tensor is quantized.
+  const format::Scheme* scheme_of(const TensorPlan& tensor) const {
+    return tensor.action == Action::quantize ? &schemes[tensor.scheme] : nullptr;
+  }
 };
+
+// What config.json will say.
+format::QuantizationConfig quantization_config(const CheckpointPlan& plan);
 
 }  // namespace kvant::quantize

@@ -18,6 +18,7 @@
 #include "kvant/element.h"
 #include "kvant/stream.h"
 #include "model/gguf_model.h"
+#include "quantize/checksums.h"
 #include "quantize/manifest.h"
 #include "quantize/output_folder.h"
 #include "quantize/shard_layout.h"
@@ -118,6 +119,7 @@ class Converter {
     if (model_.tokenizer() != nullptr) request.files.emplace_back(kTokenizerName);
     request.files.emplace_back(kTokenizerConfigName);
     if (shards_.size() > 1) request.files.emplace_back(io::kIndexName);
+    request.files.push_back(own_name(kChecksumsName));
     request.files.emplace_back(io::kConfigName);
     auto manifest = make_manifest(
         model_.file().file(),
@@ -169,12 +171,16 @@ class Converter {
       if (!*found) bytes += shard.layout.file_bytes - shard.layout.header.size();
     }
     progress.begin("converting", bytes);
+    Checksums checksums;
     for (std::size_t i = 0; i < shards_.size(); ++i) {
-      if (whole[i]) continue;
-      if (Status s = write_shard(shards_[i], progress); !s.ok()) return s;
-      progress.note(base::text("wrote {}", io::printable_path(path(shards_[i].name))));
+      if (!whole[i]) {
+        if (Status s = write_shard(shards_[i], progress); !s.ok()) return s;
+        progress.note(base::text("wrote {}", io::printable_path(path(shards_[i].name))));
+      }
+      // Now, while the system has it in memory.
+      if (Status s = add_checksum(options_.output, shards_[i].name, stream_, checksums); !s.ok()) return s;
     }
-    return write_small_files();
+    return write_small_files(std::move(checksums));
   }
 
   Status write_shard(const Shard& shard, base::Progress& progress) {
@@ -241,21 +247,25 @@ class Converter {
     return {};
   }
 
-  Status write_json(std::string_view name, const io::Json& document) {
+  Status write_json(std::string_view name, const io::Json& document, Checksums& checksums) {
     const std::string text = document.dump(2) + "\n";
+    checksums.insert_or_assign(std::string(name), io::checksum(text));
     outcome_.bytes_written += text.size();
     return io::write_file(path(name), text, overwrite());
   }
 
-  Status write_small_files() {
+  Status write_small_files(Checksums checksums) {
     if (model_.tokenizer() != nullptr)
-      if (Status s = write_json(kTokenizerName, *model_.tokenizer()); !s.ok()) return s;
-    if (Status s = write_json(kTokenizerConfigName, model_.tokenizer_config()); !s.ok()) return s;
+      if (Status s = write_json(kTokenizerName, *model_.tokenizer(), checksums); !s.ok()) return s;
+    if (Status s = write_json(kTokenizerConfigName, model_.tokenizer_config(), checksums); !s.ok()) return s;
     if (shards_.size() > 1)
-      if (Status s = write_json(io::kIndexName, index()); !s.ok()) return s;
+      if (Status s = write_json(io::kIndexName, index(), checksums); !s.ok()) return s;
     io::Json config = model_.config();
     config["torch_dtype"] = torch_name(options_.dtype);
-    return write_json(io::kConfigName, config);
+    const std::string text = config.dump(2) + "\n";
+    if (Status s = write_checksums(options_.output, std::move(checksums), text, overwrite()); !s.ok()) return s;
+    outcome_.bytes_written += text.size();
+    return io::write_file(path(io::kConfigName), text, overwrite());
   }
 
   io::Json index() const {

@@ -12,7 +12,9 @@
 #include "format/module_name.h"
 #include "format/patterns.h"
 #include "io/json.h"
+#include "model/input_tensors.h"
 #include "model/smooth_groups.h"
+#include "quantize/gather_warnings.h"
 
 namespace kvant::quantize {
 namespace {
@@ -20,37 +22,38 @@ namespace {
 using base::invalid_problem;
 using base::unsupported;
 
-// Names that only quantized checkpoints have, beside those of kvant's own layout: GPTQ and AWQ, fp8 in blocks,
-// bitsandbytes.
-constexpr std::array<std::string_view, 7> kForeignSuffixes = {
-    ".qweight", ".qzeros", ".scales", ".weight_scale_inv", ".SCB", ".g_idx", ".weight.quant_map"};
+// Names that only quantized checkpoints have, and of dialects that kvant does not read: GPTQ and AWQ, bitsandbytes.
+constexpr std::array<std::string_view, 6> kForeignSuffixes = {".qweight", ".qzeros", ".scales",
+                                                              ".SCB",     ".g_idx",  ".weight.quant_map"};
 
 bool has_quantized_name(std::string_view tensor) {
   for (const auto kind :
        {format::TensorKind::scales, format::TensorKind::packed_codes, format::TensorKind::zero_points})
     if (tensor.ends_with(format::spec_of(kind).suffix)) return true;
-  return std::any_of(kForeignSuffixes.begin(), kForeignSuffixes.end(),
+  return tensor.ends_with(".weight_scale_inv") ||
+         std::any_of(kForeignSuffixes.begin(), kForeignSuffixes.end(),
                      [&](std::string_view suffix) { return tensor.ends_with(suffix); });
 }
 
-Status refuse_quantized(const io::Checkpoint& checkpoint) {
-  for (const std::string_view key : {"quantization_config", "compression_config"})
-    if (checkpoint.config() && checkpoint.config()->contains(key) && !(*checkpoint.config())[key].is_null())
-      return unsupported("{}: is already quantized: its config.json has \"{}\"; give the original checkpoint",
-                         io::printable_path(checkpoint.path()), key);
-  for (const io::SafetensorsFile& shard : checkpoint.shards()) {
-    if (shard.metadata().contains("quantization_config"))
+// Codes that nothing in config.json explains.
+Status refuse_unexplained(const io::Checkpoint& checkpoint, const model::InputTensors& inputs) {
+  if (checkpoint.config() && checkpoint.config()->contains("compression_config") &&
+      !(*checkpoint.config())["compression_config"].is_null())
+    return unsupported(
+        "{}: is already quantized: its config.json has \"compression_config\"; give the original checkpoint",
+        io::printable_path(checkpoint.path()));
+  for (const model::InputTensor& tensor : inputs.tensors) {
+    const std::string file = io::printable_path(checkpoint.shards()[tensor.shard].file().path());
+    if (has_quantized_name(tensor.info.name))
       return unsupported(
-          "{}: is already quantized: its metadata has \"quantization_config\"; give the original checkpoint",
-          io::printable_path(shard.file().path()));
-    for (const io::TensorInfo& tensor : shard.tensors()) {
-      if (has_quantized_name(tensor.name))
-        return unsupported("{}: is already quantized: it has the tensor '{}'; give the original checkpoint",
-                           io::printable_path(shard.file().path()), io::printable(tensor.name));
-      if (io::bits(tensor.dtype) <= 8 && tensor.shape.size() == 2 && tensor.name.ends_with(".weight"))
-        return unsupported("{}: is already quantized: '{}' is {}; give the original checkpoint",
-                           io::printable_path(shard.file().path()), io::printable(tensor.name), io::name(tensor.dtype));
-    }
+          "{}: is already quantized: it has the tensor '{}', which quantization_config does not explain; "
+          "give the original checkpoint",
+          file, io::printable(tensor.info.name));
+    if (io::bits(tensor.info.dtype) <= 8 && tensor.info.shape.size() == 2 && tensor.info.name.ends_with(".weight"))
+      return unsupported(
+          "{}: is already quantized: '{}' is {}, which quantization_config does not explain; give the "
+          "original checkpoint",
+          file, io::printable(tensor.info.name), io::name(tensor.info.dtype));
   }
   return {};
 }
@@ -61,24 +64,50 @@ class Decider {
       : checkpoint_(checkpoint), options_(options), stats_(stats), facts_(model::facts_of(checkpoint)) {}
 
   Result<CheckpointPlan> decide() {
-    for (const auto step : {&Decider::check_options, &Decider::judge_all, &Decider::check_patterns,
-                            &Decider::check_fused, &Decider::plan_smoothing, &Decider::check_static})
+    for (const auto step :
+         {&Decider::check_options, &Decider::judge_all, &Decider::choose_schemes, &Decider::check_patterns,
+          &Decider::check_fused, &Decider::plan_smoothing, &Decider::check_static})
       if (Status s = (this->*step)(); !s.ok()) return s;
+    for (TensorPlan& tensor : plan_.tensors)
+      if (tensor.action == Action::copy && made_.contains(tensor.name)) tensor.action = Action::decode;
+    fill_scale_groups();
     fill_ignore();
     fill_sizes();
+    plan_.warnings = gather_warnings(plan_.warnings);
     return std::move(plan_);
   }
 
  private:
-  const format::SchemeSpec& spec() const { return options_.scheme.spec(); }
-
   Status check_options() {
-    if (Status s = format::check(options_.scheme); !s.ok()) return s;
-    if (Status s = refuse_quantized(checkpoint_); !s.ok()) return s;
+    auto inputs = model::input_tensors(checkpoint_);
+    if (!inputs.ok()) return inputs.status();
+    inputs_ = std::move(inputs).value();
+    if (Status s = refuse_unexplained(checkpoint_, inputs_); !s.ok()) return s;
+    plan_.quantized_as = inputs_.quantized_as;
+    plan_.fp8_kv_cache = inputs_.fp8_kv_cache;
     if (options_.smooth && stats_ == nullptr)
       return invalid_problem("--smooth needs activation statistics; give them with --stats FILE");
-    if (spec().needs_statistics() && stats_ == nullptr)
-      return invalid_problem("{} needs activation statistics; give them with --stats FILE", spec().name);
+    plan_.schemes.push_back(options_.scheme);
+    std::vector<std::string> patterns;
+    for (const SchemeOverride& override : options_.overrides) {
+      patterns.push_back(override.pattern);
+      if (override.scheme &&
+          std::find(plan_.schemes.begin(), plan_.schemes.end(), *override.scheme) == plan_.schemes.end())
+        plan_.schemes.push_back(*override.scheme);
+    }
+    for (const format::Scheme& scheme : plan_.schemes)
+      if (scheme.needs_statistics() && stats_ == nullptr)
+        return invalid_problem("{} needs activation statistics; give them with --stats FILE", format::describe(scheme));
+    const auto needs = std::find_if(plan_.schemes.begin(), plan_.schemes.end(),
+                                    [](const format::Scheme& scheme) { return scheme.needs_statistics(); });
+    if (stats_ != nullptr && (options_.smooth || needs != plan_.schemes.end()) && !stats_->has_ranges())
+      return invalid_problem(
+          "{}: has no absmax, min or max of activations (an imatrix has none), which {} needs; 'kvant calibrate' "
+          "collects them",
+          io::printable_path(stats_->path()), options_.smooth ? std::string("--smooth") : format::describe(*needs));
+    auto overridden = format::Patterns::parse(patterns);
+    if (!overridden.ok()) return overridden.status();
+    overridden_ = std::move(overridden).value();
     if (options_.alpha && !(*options_.alpha >= 0 && *options_.alpha <= 1))
       return invalid_problem("alpha {} must lie between 0 and 1", *options_.alpha);
     auto ignore = format::Patterns::parse(options_.ignore);
@@ -91,15 +120,20 @@ class Decider {
   }
 
   Status judge_all() {
-    for (std::size_t shard = 0; shard < checkpoint_.shards().size(); ++shard) {
-      for (const io::TensorInfo& tensor : checkpoint_.shards()[shard].tensors()) {
-        TensorPlan plan{.name = tensor.name, .shard = shard, .dtype = tensor.dtype, .shape = tensor.shape};
-        plan.bytes_before = tensor.bytes();
-        if (Status s = judge_one(tensor, plan); !s.ok()) return s;
-        if (const std::string_view module = format::module_of(plan.name); !module.empty()) modules_.emplace(module);
-        by_name_.emplace(plan.name, plan_.tensors.size());
-        plan_.tensors.push_back(std::move(plan));
-      }
+    for (model::InputTensor& tensor : inputs_.tensors) {
+      TensorPlan plan{.name = tensor.info.name,
+                      .shard = tensor.shard,
+                      .dtype = tensor.info.dtype,
+                      .shape = tensor.info.shape,
+                      .bytes_before = tensor.stored_bytes};
+      if (Status s = judge_one(tensor.info, plan); !s.ok()) return s;
+      // What is not a tensor of the input cannot be copied.
+      const bool is_made = tensor.source && (tensor.source->codes || checkpoint_.find(plan.name) == nullptr);
+      plan.source = std::move(tensor.source);
+      if (is_made) made_.insert(plan.name);
+      if (const std::string_view module = format::module_of(plan.name); !module.empty()) modules_.emplace(module);
+      by_name_.emplace(plan.name, plan_.tensors.size());
+      plan_.tensors.push_back(std::move(plan));
     }
     if (std::none_of(plan_.tensors.begin(), plan_.tensors.end(),
                      [](const TensorPlan& t) { return t.action == Action::quantize; }))
@@ -135,6 +169,13 @@ class Decider {
       plan.reason = fmt::format("matches --include {}", io::printable(*included));
       return want_quantized(tensor, plan);
     }
+    if (!module.empty() && possible && ignored == nullptr)
+      if (const std::string* pattern = overridden_.match(module))
+        if (const SchemeOverride& override = override_of(*pattern); !override.scheme) {
+          matched_.insert(*pattern);
+          plan.reason = fmt::format("matches --override {}=none", io::printable(*pattern));
+          return {};
+        }
     if (ignored != nullptr) {
       plan.reason = fmt::format("matches --ignore {}", io::printable(*ignored));
       return {};
@@ -151,23 +192,117 @@ class Decider {
     return {};
   }
 
+  const SchemeOverride& override_of(const std::string& pattern) const {
+    return *std::find_if(options_.overrides.begin(), options_.overrides.end(),
+                         [&](const SchemeOverride& o) { return o.pattern == pattern; });
+  }
+
   // The scheme may still say no.
   Status want_quantized(const io::TensorInfo& tensor, TensorPlan& plan) {
-    if (tensor.bytes() == 0) {
+    if (tensor.shape[0] == 0 || tensor.shape[1] == 0) {
       plan.reason = "has no elements";
       return {};
     }
-    if (spec().has_groups()) {
-      const auto group = static_cast<std::uint64_t>(options_.scheme.group_size);
-      if (tensor.shape[1] % group != 0) {
-        plan.reason = fmt::format("{} input channels are not a multiple of the group size {}", tensor.shape[1], group);
-        plan_.warnings.push_back(
-            fmt::format("'{}' is not quantized: {}", io::printable(format::module_of(tensor.name)), plan.reason));
+    plan.action = Action::quantize;
+    const std::string* const pattern = overridden_.match(format::module_of(tensor.name));
+    if (pattern == nullptr) return {};
+    matched_.insert(*pattern);
+    const SchemeOverride& override = override_of(*pattern);
+    if (!override.scheme) return {};  // --include counts more
+    plan.reason += fmt::format(", --override {}", io::printable(*pattern));
+    plan.scheme = static_cast<std::size_t>(std::find(plan_.schemes.begin(), plan_.schemes.end(), *override.scheme) -
+                                           plan_.schemes.begin());
+    return {};
+  }
+
+  // Leaves out what does not fit its scheme, after the group size that is to fit all is found.
+  Status choose_schemes() {
+    if (options_.fits_group_size)
+      if (Status s = find_group_size(); !s.ok()) return s;
+    std::size_t wanted = 0;
+    for (TensorPlan& tensor : plan_.tensors) {
+      if (tensor.action != Action::quantize) continue;
+      ++wanted;
+      if (const std::string reason = why_unfit(tensor); !reason.empty()) leave_out(tensor, reason);
+    }
+    leave_out_broken_blocks();
+    if (2 * left_out_.size() <= wanted) return {};
+    const TensorPlan& first = *left_out_.front();
+    return invalid_problem("{}: {} would leave {} of {} layers as they are, the first is '{}': {}",
+                           io::printable_path(checkpoint_.path()), format::describe(plan_.schemes[first.scheme]),
+                           left_out_.size(), wanted, io::printable(format::module_of(first.name)), first.reason);
+  }
+
+  void leave_out(TensorPlan& tensor, const std::string& reason) {
+    tensor.action = Action::copy;
+    tensor.reason = reason;
+    left_out_.push_back(&tensor);
+    plan_.warnings.push_back(
+        fmt::format("'{}' is not quantized: {}", io::printable(format::module_of(tensor.name)), reason));
+  }
+
+  static constexpr std::array<std::int64_t, 3> kGroupSizes = {128, 64, 32};
+
+  // The largest that all layers of the first scheme are multiples of.
+  Status find_group_size() {
+    format::Scheme& scheme = plan_.schemes[0];
+    for (const std::int64_t size : kGroupSizes) {
+      const TensorPlan* unfit = nullptr;
+      for (const TensorPlan& tensor : plan_.tensors)
+        if (tensor.action == Action::quantize && tensor.scheme == 0 &&
+            tensor.shape[1] % static_cast<std::uint64_t>(size) != 0)
+          unfit = &tensor;
+      if (unfit == nullptr) {
+        scheme.weights.group_size = size;
         return {};
       }
+      if (size == kGroupSizes.back())
+        return invalid_problem(
+            "--group-size auto: the {} input channels of '{}' are a multiple of none of 128, 64 and 32; leave it out "
+            "with "
+            "--ignore, or use --group-size -1",
+            unfit->shape[1], io::printable(format::module_of(unfit->name)));
     }
-    plan.action = Action::quantize;
     return {};
+  }
+
+  // Empty: the weight fits.
+  std::string why_unfit(const TensorPlan& tensor) const {
+    const format::Scheme& scheme = plan_.schemes[tensor.scheme];
+    const format::WeightScheme& weights = scheme.weights;
+    const auto unit = static_cast<std::uint64_t>(format::column_unit(weights));
+    const std::uint64_t columns = tensor.shape[1];
+    // Blocks of weights may be cut short; loaders refuse to do so with groups of activations.
+    const auto together = static_cast<std::uint64_t>(scheme.activations ? scheme.activations->group_size : 0);
+    if (columns % unit == 0 && (together == 0 || columns % together == 0)) return {};
+    if (columns % unit == 0)
+      return fmt::format("{} input channels are not a multiple of the {} activations that share a scale", columns,
+                         together);
+    if (!weights.has_groups()) return fmt::format("{} input channels are not a multiple of {}", columns, unit);
+    std::string reason = fmt::format("{} input channels are not a multiple of the group size {}", columns, unit);
+    // --group-size is the first scheme's.
+    if (tensor.scheme != 0 || weights.strategy != format::Strategy::group || weights.scale_code) return reason;
+    for (const std::int64_t size : kGroupSizes)
+      if (columns % static_cast<std::uint64_t>(size) == 0)
+        return reason + fmt::format("; --group-size {} fits, auto finds one for all layers", size);
+    return reason;
+  }
+
+  // Loaders join the rows of scales of fused parts: blocks must end where a part does, but for the last.
+  void leave_out_broken_blocks() {
+    for (TensorPlan& tensor : plan_.tensors) {
+      const format::Scheme* const scheme = plan_.scheme_of(tensor);
+      if (scheme == nullptr || scheme->weights.strategy != format::Strategy::block) continue;
+      const auto rows = static_cast<std::uint64_t>(scheme->weights.block_rows);
+      const std::vector<std::string> parts = model::fused_parts(format::module_of(tensor.name));
+      if (parts.empty() || parts.back() == format::module_of(tensor.name) || tensor.shape[0] % rows == 0) continue;
+      const std::string reason = fmt::format(
+          "loaders join {}, and the {} rows of '{}' are not a multiple of the {} of a block", base::joined(parts, ", "),
+          tensor.shape[0], format::last_component(format::module_of(tensor.name)), rows);
+      for (const std::string& part : parts)
+        if (TensorPlan* plan = plan_of(part, ".weight"); plan != nullptr && plan->action == Action::quantize)
+          leave_out(*plan, reason);
+    }
   }
 
   Status check_patterns() {
@@ -179,6 +314,10 @@ class Decider {
               "without .weight)",
               list == &options_.ignore ? "--ignore" : "--include", io::printable(pattern),
               io::printable_path(checkpoint_.path()));
+    for (const SchemeOverride& override : options_.overrides)
+      if (!matched_.contains(override.pattern))
+        return invalid_problem("--override {} matches no Linear of {} that another option leaves",
+                               io::printable(override.pattern), io::printable_path(checkpoint_.path()));
     return {};
   }
 
@@ -188,7 +327,11 @@ class Decider {
       const std::string_view module = format::module_of(tensor.name);
       for (const std::string& other : model::fused_siblings(module)) {
         const TensorPlan* found = plan_of(other, ".weight");
-        if (found == nullptr || found->action == Action::quantize) continue;
+        if (found == nullptr || (found->action == Action::quantize && found->scheme == tensor.scheme)) continue;
+        if (found->action == Action::quantize)
+          return invalid_problem("'{}' would be {} and '{}' {}, but loaders join them into one matrix: use one scheme",
+                                 io::printable(module), format::describe(plan_.schemes[tensor.scheme]),
+                                 io::printable(other), format::describe(plan_.schemes[found->scheme]));
         return invalid_problem(
             "'{}' would be quantized and '{}' would not ({}), but loaders join them into one matrix: include or ignore "
             "both",
@@ -301,21 +444,33 @@ class Decider {
   }
 
   Status check_static() {
-    if (!spec().needs_statistics()) return {};
-    const std::string file = io::printable_path(stats_->file().file().path());
     for (const TensorPlan& tensor : plan_.tensors) {
-      if (tensor.action != Action::quantize) continue;
+      const format::Scheme* const scheme = plan_.scheme_of(tensor);
+      if (scheme == nullptr || !scheme->needs_statistics()) continue;
+      const std::string file = io::printable_path(stats_->path());
       const std::string_view module = format::module_of(tensor.name);
-      if (options_.scheme.asymmetric && !stats_->has_min_max(module))
-        return invalid_problem("{}: has no '{}.min' and '.max', which asymmetric {} needs", file, io::printable(module),
-                               spec().name);
-      if (!options_.scheme.asymmetric && !stats_->has_absmax(module))
+      if (scheme->has_asymmetric_activations() && !stats_->has_min_max(module))
+        return invalid_problem("{}: has no '{}.min' and '.max', which {} needs", file, io::printable(module),
+                               format::describe(*scheme));
+      if (!scheme->has_asymmetric_activations() && !stats_->has_absmax(module))
         return invalid_problem(
             "{}: has no '{}.absmax', which {} needs; collect it or leave the layer out with "
             "--ignore",
-            file, io::printable(module), spec().name);
+            file, io::printable(module), format::describe(*scheme));
     }
     return {};
+  }
+
+  // Weights with one scale for all of them share it where loaders join them: vLLM would take the largest for all.
+  void fill_scale_groups() {
+    for (TensorPlan& tensor : plan_.tensors) {
+      const format::Scheme* const scheme = plan_.scheme_of(tensor);
+      if (scheme == nullptr || !scheme->weights.has_tensor_scale() || tensor.scale_group) continue;
+      tensor.scale_group = plan_.scale_groups++;
+      for (const std::string& sibling : model::fused_siblings(format::module_of(tensor.name)))
+        if (TensorPlan* const other = plan_of(sibling, ".weight"))
+          if (other->action == Action::quantize) other->scale_group = tensor.scale_group;
+    }
   }
 
   // Exact names of all that a loader takes for a Linear and that stays as it is.
@@ -333,11 +488,12 @@ class Decider {
 
   void fill_sizes() {
     for (TensorPlan& tensor : plan_.tensors) {
-      tensor.bytes_after = tensor.bytes_before;
+      tensor.bytes_after = io::tensor_bytes(tensor.dtype, tensor.shape).value_or(tensor.bytes_before);
       if (tensor.action == Action::quantize) {
         tensor.bytes_after = 0;
-        for (const format::LayerOutput& output : format::layer_outputs(options_.scheme, format::module_of(tensor.name),
-                                                                       tensor.dtype, tensor.shape[0], tensor.shape[1]))
+        for (const format::LayerOutput& output :
+             format::layer_outputs(plan_.schemes[tensor.scheme], format::module_of(tensor.name), tensor.dtype,
+                                   tensor.shape[0], tensor.shape[1]))
           tensor.bytes_after += io::tensor_bytes(output.info.dtype, output.info.shape).value_or(0);
       }
       plan_.bytes_before += tensor.bytes_before;
@@ -349,11 +505,14 @@ class Decider {
   const QuantizeOptions& options_;
   const format::ActivationStats* stats_;
   model::ModelFacts facts_;
-  format::Patterns ignore_, include_;
+  format::Patterns ignore_, include_, overridden_;
   std::set<std::string> matched_;
   std::set<std::string, std::less<>> modules_;
   std::map<std::string, std::size_t, std::less<>> by_name_;
   CheckpointPlan plan_;
+  model::InputTensors inputs_;
+  std::set<std::string, std::less<>> made_;  // weights that are no tensors of the input
+  std::vector<const TensorPlan*> left_out_;  // of plan_, by the scheme
 };
 
 }  // namespace

@@ -12,15 +12,18 @@ namespace {
 
 io::Json options_of(const QuantizeOptions& options) {
   const format::Scheme& scheme = options.scheme;
-  io::Json json = {{"scheme", name(scheme.kind)},
-                   {"asymmetric", scheme.asymmetric},
-                   {"group_size", scheme.group_size},
+  io::Json json = {{"scheme", format::describe(scheme)},
                    {"scale_dtype", scheme.scale_dtype ? io::Json(io::name(*scheme.scale_dtype)) : io::Json()},
+                   {"fits_group_size", options.fits_group_size},
+                   {"overrides", io::Json::array()},
                    {"smooth", options.smooth},
                    {"alpha", options.alpha ? io::Json(*options.alpha) : io::Json()},
                    {"smooth_groups", options.smooth_groups ? io::json_name(*options.smooth_groups) : io::Json()},
                    {"ignore", io::Json::array()},
                    {"include", io::Json::array()}};
+  for (const SchemeOverride& override : options.overrides)
+    json["overrides"].push_back({{"pattern", io::json_name(override.pattern)},
+                                 {"scheme", override.scheme ? format::describe(*override.scheme) : "none"}});
   for (const std::string& pattern : options.ignore) json["ignore"].push_back(io::json_name(pattern));
   for (const std::string& pattern : options.include) json["include"].push_back(io::json_name(pattern));
   return json;

@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "base/refuse.h"
-#include "format/weight_form.h"
+#include "format/element_dtype.h"
+#include "format/scheme.h"
 #include "quantize/tensor_stream.h"
 
 namespace kvant::quantize {
@@ -27,20 +28,30 @@ std::uint64_t metadata_memory(const io::Checkpoint& checkpoint) {
 }
 
 // Two vectors of statistics at a time.
-std::uint64_t stats_memory(const CheckpointPlan& plan, const format::Scheme& scheme) {
+std::uint64_t stats_memory(const CheckpointPlan& plan) {
   std::uint64_t bytes = 0;
-  if (scheme.spec().needs_statistics())
-    for (const TensorPlan& tensor : plan.tensors)
-      if (tensor.action == Action::quantize) bytes = std::max(bytes, 8 * tensor.shape[1]);
+  for (const TensorPlan& tensor : plan.tensors)
+    if (const format::Scheme* scheme = plan.scheme_of(tensor); scheme != nullptr && scheme->needs_statistics())
+      bytes = std::max(bytes, 8 * tensor.shape[1]);
   return bytes;
 }
 
 // How few weights share a scale anywhere.
-std::uint64_t min_span(const CheckpointPlan& plan, const format::Scheme& scheme) {
+std::uint64_t min_span(const CheckpointPlan& plan) {
   std::uint64_t span = 64;
   for (const TensorPlan& tensor : plan.tensors)
-    if (tensor.action == Action::quantize) span = std::min(span, format::columns_of_a_scale(scheme, tensor.shape[1]));
-  return span;
+    if (const format::Scheme* scheme = plan.scheme_of(tensor))
+      span = std::min(span, format::span_of(scheme->weights, tensor.shape[0], tensor.shape[1]).columns);
+  return std::max(span, std::uint64_t{1});
+}
+
+// The least that tiles may be.
+std::uint64_t min_tile_bytes(const CheckpointPlan& plan) {
+  std::uint64_t bytes = kMinTileBytes;
+  for (const TensorPlan& tensor : plan.tensors)
+    if (const format::Scheme* scheme = plan.scheme_of(tensor))
+      bytes = std::max(bytes, least_tile_bytes(scheme->weights, *format::element_of(tensor.dtype)));
+  return bytes;
 }
 
 std::uint64_t smoothing_memory(const io::Checkpoint& checkpoint, const CheckpointPlan& plan, std::uint64_t threads) {
@@ -69,9 +80,10 @@ Result<MemoryBudget> memory_budget(const io::Checkpoint& checkpoint, const Check
                                    const QuantizeOptions& options, int thread_count) {
   const auto threads = static_cast<std::uint64_t>(thread_count);
   const std::uint64_t fixed = kProgramMemory + threads * kThreadMemory + metadata_memory(checkpoint) +
-                              stats_memory(plan, options.scheme) + smoothing_memory(checkpoint, plan, threads);
-  const std::uint64_t span = min_span(plan, options.scheme);
-  const std::uint64_t needed = fixed + threads * worker_memory(kMinTileBytes, span);
+                              stats_memory(plan) + smoothing_memory(checkpoint, plan, threads);
+  const std::uint64_t span = min_span(plan);
+  const std::uint64_t least = min_tile_bytes(plan);
+  const std::uint64_t needed = fixed + threads * worker_memory(least, span);
   if (options.max_memory < kMinMaxMemory)
     return invalid_problem("--max-memory is {} bytes, must be at least {}M", options.max_memory, kMinMaxMemory >> 20);
   if (options.max_memory < needed)
@@ -79,7 +91,8 @@ Result<MemoryBudget> memory_budget(const io::Checkpoint& checkpoint, const Check
                            io::printable_path(checkpoint.path()), plan.tensors.size(), threads, megabytes_up(needed),
                            options.max_memory >> 20, threads > 1 ? " or use fewer --threads" : "");
   std::uint64_t tile_bytes = kTileBytes;
-  while (fixed + threads * worker_memory(tile_bytes, span) > options.max_memory) tile_bytes /= 2;
+  while (fixed + threads * worker_memory(tile_bytes, span) > options.max_memory)
+    tile_bytes = std::max(tile_bytes / 2, least);
   return MemoryBudget{tile_bytes, fixed + threads * worker_memory(tile_bytes, span)};
 }
 

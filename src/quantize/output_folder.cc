@@ -29,7 +29,7 @@ Status failed(const fs::path& path, std::string_view what, const std::error_code
   return invalid_problem("{}: {}: {}", io::printable_path(path), what, io::error_text(error.value()));
 }
 
-fs::path manifest_path(const fs::path& folder) { return folder / kOwnFolder / kManifestName; }
+fs::path manifest_path(const fs::path& folder) { return folder / own_name(kManifestName); }
 
 // The manifest of an earlier run; null if there is none that can be read.
 io::Json old_manifest(const fs::path& folder) {
@@ -39,31 +39,41 @@ io::Json old_manifest(const fs::path& folder) {
   return parsed.ok() ? std::move(parsed).value() : io::Json();
 }
 
-// A name in this very folder or in our own one below it.
-bool is_own_name(const std::string& name) {
+// The folders between this one and a file in it, from above: "a" and "a/b" of "a/b/c".
+std::vector<fs::path> folders_above(const fs::path& folder, const std::string& name) {
+  std::vector<fs::path> folders;
+  fs::path at = folder;
+  for (const fs::path& part : fs::path(name).parent_path()) folders.push_back(at /= part);
+  return folders;
+}
+
+// A name in this very folder or below it, where no link leads out of it.
+bool is_own_name(const fs::path& folder, const std::string& name) {
   const fs::path path = name;
   if (path.empty() || path.is_absolute()) return false;
   for (const fs::path& part : path)
     if (part == "." || part == "..") return false;
-  return !path.has_parent_path() || path.parent_path() == kOwnFolder;
+  std::error_code error;
+  return std::ranges::none_of(folders_above(folder, name),
+                              [&](const fs::path& above) { return fs::is_symlink(fs::symlink_status(above, error)); });
 }
 
 // What an earlier run wrote, by its manifest.
-std::set<std::string> outputs_of(const io::Json& manifest) {
+std::set<std::string> outputs_of(const fs::path& folder, const io::Json& manifest) {
   std::set<std::string> names;
   if (!manifest.is_object() || !manifest.contains("outputs") || !manifest["outputs"].is_array()) return names;
   for (const io::Json& output : manifest["outputs"])
-    if (output.is_string() && is_own_name(output.get_ref<const std::string&>()))
+    if (output.is_string() && is_own_name(folder, output.get_ref<const std::string&>()))
       names.insert(output.get<std::string>());
   return names;
 }
 
 // Everything that the run may remove or write over, config.json and the index first, the manifest last.
 std::vector<fs::path> touched(const OutputFolder::Request& request) {
-  std::set<std::string> names = outputs_of(old_manifest(request.path));
+  std::set<std::string> names = outputs_of(request.path, old_manifest(request.path));
   names.insert(request.files.begin(), request.files.end());
-  const std::string manifest = (fs::path(kOwnFolder) / kManifestName).string();
-  names.insert((fs::path(kOwnFolder) / kSmoothingName).string());
+  const std::string manifest = own_name(kManifestName);
+  names.insert(own_name(kSmoothingName));
   std::vector<std::string> ordered = {std::string(io::kConfigName), std::string(io::kIndexName)};
   for (const std::string& name : names)
     if (name != manifest && std::find(ordered.begin(), ordered.end(), name) == ordered.end()) ordered.push_back(name);
@@ -111,8 +121,22 @@ Status check_protected(const OutputFolder::Request& request) {
   return {};
 }
 
+// Where the run writes below the folder there are folders, or nothing yet: a link would lead out of it.
+Status check_folders_below(const OutputFolder::Request& request) {
+  std::set<fs::path> folders = {request.path / kOwnFolder};
+  for (const std::string& name : request.files)
+    for (fs::path& above : folders_above(request.path, name)) folders.insert(std::move(above));
+  for (const fs::path& folder : folders) {
+    std::error_code error;
+    const auto kind = fs::symlink_status(folder, error).type();
+    if (kind != fs::file_type::not_found && kind != fs::file_type::directory)
+      return invalid_problem("{}: must be a folder, or must not exist", io::printable_path(folder));
+  }
+  return {};
+}
+
 Status check_force(const OutputFolder::Request& request, const std::vector<std::string>& names) {
-  const std::set<std::string> old = outputs_of(old_manifest(request.path));
+  const std::set<std::string> old = outputs_of(request.path, old_manifest(request.path));
   for (const std::string& name : names) {
     const bool replaced =
         old.contains(name) || std::find(request.files.begin(), request.files.end(), name) != request.files.end();
@@ -139,8 +163,16 @@ Status open_up(const fs::path& folder) {
 // Removes what an earlier run left, so that at no moment the folder looks whole.
 Status clear(const OutputFolder::Request& request) {
   if (Status s = open_up(request.path); !s.ok()) return s;
+  const std::set<std::string> old = outputs_of(request.path, old_manifest(request.path));
   for (const fs::path& path : touched(request))
     if (Status s = remove_file(path); !s.ok()) return s;
+  // The folders that it made, where nobody else put anything into them: the innermost first.
+  std::error_code ignored;
+  for (const std::string& name : old) {
+    const std::vector<fs::path> above = folders_above(request.path, name);
+    for (auto it = above.rbegin(); it != above.rend(); ++it)
+      if (fs::is_empty(*it, ignored)) fs::remove(*it, ignored);
+  }
   return {};
 }
 
@@ -150,6 +182,16 @@ std::optional<FileIdentity> identity_of(const fs::path& path) {
   struct stat status;
   if (::stat(path.c_str(), &status) != 0) return std::nullopt;
   return FileIdentity{static_cast<std::uint64_t>(status.st_dev), static_cast<std::uint64_t>(status.st_ino)};
+}
+
+Status make_folders_of(const fs::path& folder, const std::string& name) {
+  for (const fs::path& above : folders_above(folder, name)) {
+    std::error_code error;
+    if (!fs::create_directory(above, error) && !error) continue;
+    if (error) return failed(above, "cannot be made", error);
+    if (Status s = flush(above.parent_path()); !s.ok()) return s;
+  }
+  return {};
 }
 
 Result<State> OutputFolder::look(const Request& request) {
@@ -164,10 +206,7 @@ Result<State> OutputFolder::look(const Request& request) {
     return invalid_problem("{}: exists and is not a folder", io::printable_path(request.path));
   const auto names = names_in(request.path);
   if (!names.ok()) return names.status();
-  const fs::path own = request.path / kOwnFolder;
-  if (const auto kind = fs::symlink_status(own, error).type();
-      kind != fs::file_type::not_found && kind != fs::file_type::directory)
-    return invalid_problem("{}: must be a folder, or must not exist", io::printable_path(own));
+  if (Status s = check_folders_below(request); !s.ok()) return s;
   if (Status s = check_protected(request); !s.ok()) return s;
   // An own folder without a manifest is what a kill right after its making leaves.
   std::error_code ignored;

@@ -17,7 +17,11 @@ namespace kvant::quantize {
 
 inline constexpr const char* kOwnFolder = "kvant";
 inline constexpr const char* kManifestName = "manifest.json";
+inline constexpr const char* kChecksumsName = "checksums.json";
 inline constexpr const char* kSmoothingName = "smoothing.safetensors";
+
+// "kvant/manifest.json": its name from the folder's point of view.
+inline std::string own_name(const char* name) { return (std::filesystem::path(kOwnFolder) / name).string(); }
 
 // A file by what it is, whatever its name.
 struct FileIdentity {
@@ -26,6 +30,9 @@ struct FileIdentity {
 };
 // Nothing there: nothing.
 std::optional<FileIdentity> identity_of(const std::filesystem::path& path);
+
+// Makes the folders between `folder` and the file that will have this name in it, and flushes what they were made in.
+Status make_folders_of(const std::filesystem::path& folder, const std::string& name);
 
 class OutputFolder {
  public:
@@ -55,7 +62,7 @@ class OutputFolder {
   ~OutputFolder();
 
   State state() const { return state_; }
-  std::filesystem::path own(const char* name) const { return path_ / kOwnFolder / name; }
+  std::filesystem::path own(const char* name) const { return path_ / own_name(name); }
 
  private:
   OutputFolder(std::filesystem::path path, int lock) : path_(std::move(path)), lock_(lock) {}

@@ -16,6 +16,10 @@
 #include "io/checkpoint.h"
 #include "io/json.h"
 #include "kvant/stream.h"
+#include "model/imatrix.h"
+#include "model/model_facts.h"
+#include "quantize/checksums.h"
+#include "quantize/companion_files.h"
 #include "quantize/decide.h"
 #include "quantize/manifest.h"
 #include "quantize/memory_budget.h"
@@ -23,6 +27,7 @@
 #include "quantize/shard_layout.h"
 #include "quantize/smoothing_vectors.h"
 #include "quantize/static_activations.h"
+#include "quantize/tensor_ranges.h"
 #include "quantize/tensor_stream.h"
 
 namespace kvant::quantize {
@@ -33,12 +38,18 @@ using base::invalid_problem;
 
 constexpr std::string_view kSuffix = ".safetensors";
 
-// Weights in other formats, and their indices: a loader that finds them beside the quantized ones could take them.
-bool is_foreign_weight(const std::string& name) {
-  for (const std::string_view suffix : {".bin", ".pt", ".pth", ".ckpt", ".gguf", ".ggml", ".onnx", ".msgpack", ".h5",
-                                        ".bin.index.json", ".safetensors.index.json"})
-    if (name.ends_with(suffix)) return true;
-  return false;
+// Of a file that knows none of the modules, two names show what is different.
+Status check_some_are_known(const format::ActivationStats& stats, const io::Checkpoint& checkpoint) {
+  const std::vector<io::TensorInfo>& tensors = stats.tensors();
+  if (tensors.empty() || stats.count_known(checkpoint) > 0) return {};
+  for (const auto& [name, place] : checkpoint.tensors())
+    if (const std::string_view module = format::module_of(name);
+        !module.empty() && checkpoint.at(place).shape.size() == 2)
+      return invalid_problem(
+          "{}: has statistics of none of the checkpoint's modules: it has '{}', the checkpoint has '{}'; names must "
+          "agree",
+          io::printable_path(stats.path()), io::printable(tensors.front().name), io::printable(module));
+  return {};
 }
 
 }  // namespace
@@ -57,8 +68,9 @@ struct CheckpointQuantizer::Impl {
   Stream stream;
   std::uint64_t tile_bytes = 0;
   std::vector<std::string> shard_names;
-  std::vector<fs::path> files;  // to be copied
+  std::vector<CompanionFile> files;  // to be copied
   SmoothingVectors vectors;
+  std::vector<double> largest;      // of each of the plan's scale groups
   std::vector<TileWorker> workers;  // one for each thread
   QuantizeOutcome outcome;
 
@@ -80,29 +92,27 @@ struct CheckpointQuantizer::Impl {
   Status run_to_file(base::Progress& progress);
   Status run_to_folder(base::Progress& progress);
   Status smooth(base::Progress& progress);
-  Result<ShardLayout> lay_out(std::size_t shard) const {
-    return lay_out_shard(checkpoint, shard, plan, options.scheme, to_one_file());
-  }
+  Status find_ranges(base::Progress& progress);
+  Result<ShardLayout> lay_out(std::size_t shard) const { return lay_out_shard(checkpoint, shard, plan, to_one_file()); }
   Status write_shard(const ShardLayout& layout, std::size_t shard, bool overwrite, base::Progress& progress);
   Status write_small_tensors(const ShardLayout& layout, io::AtomicFile& file) const;
   Result<bool> is_whole(const ShardLayout& layout, std::size_t shard) const {
     return is_shard_there(shard_path(shard), layout.header, layout.file_bytes);
   }
   Result<bool> is_all_there(std::span<const std::string> names) const;
-  Status copy_file(const fs::path& from);
+  Status copy_file(const CompanionFile& file);
   Status write_index(std::span<const ShardLayout> layouts);
-  Status write_config();
-  io::Json quantization() const { return format::quantization_config(options.scheme, plan.ignore); }
-  std::span<const float> vector_of(const TensorPlan& tensor) const {
-    return tensor.smooth_group ? std::span<const float>(vectors[*tensor.smooth_group]) : std::span<const float>();
-  }
+  Status seal(Checksums checksums, std::span<const std::string> names);
+  TensorStream stream_of(const ShardLayout::Entry& entry) const;
 };
 
 Status CheckpointQuantizer::Impl::prepare() {
   if (!stream.status().ok()) return stream.status();
   if (options.stats) {
-    auto opened = format::ActivationStats::open(*options.stats);
+    auto opened = model::open_statistics(*options.stats, model::facts_of(checkpoint).model_type);
     if (!opened.ok()) return opened.status();
+    opened->find_prefix(checkpoint);
+    if (Status s = check_some_are_known(*opened, checkpoint); !s.ok()) return s;
     stats = std::move(opened).value();
   }
   if (Status s = check_output_is_not_input(); !s.ok()) return s;
@@ -125,9 +135,9 @@ Status CheckpointQuantizer::Impl::check_stats() const {
   if (!stats) return {};
   for (const TensorPlan& tensor : plan.tensors) {
     const std::string_view module = format::module_of(tensor.name);
-    if (tensor.action == Action::quantize && options.scheme.spec().needs_statistics())
+    if (const format::Scheme* scheme = plan.scheme_of(tensor); scheme != nullptr && scheme->needs_statistics())
       if (const auto seen =
-              static_activation(*stats, module, tensor.shape[1], {}, options.scheme.asymmetric, ElementKind::f32);
+              static_activation(*stats, module, tensor.shape[1], {}, *scheme->activations, ElementKind::f32);
           !seen.ok())
         return seen.status();
     const bool is_reader = tensor.smooth_group && tensor.action != Action::fold_norm;
@@ -154,25 +164,13 @@ Status CheckpointQuantizer::Impl::check_names() const {
 
 Status CheckpointQuantizer::Impl::find_files() {
   if (to_one_file()) return {};
+  auto found = find_companion_files(checkpoint);
+  if (!found.ok()) return found.status();
   std::string left_out;
-  const auto leave_out = [&](const std::string& name) {
-    left_out += (left_out.empty() ? "" : ", ") + io::printable(name);
-  };
-  for (const fs::path& path : checkpoint.other_files()) {
-    const std::string name = path.filename().string();
-    if (name == kOwnFolder)
-      return invalid_problem("{}: has the name of the folder that kvant creates in its output; rename it",
-                             io::printable_path(path));
-    if (is_foreign_weight(name) || name.ends_with(io::kPartialSuffix)) {
-      leave_out(name);
-      continue;
-    }
-    files.push_back(path);
-    plan.files_copied.push_back(name);
-  }
-  for (const std::string& name : checkpoint.left_out())
-    if (name != kOwnFolder) leave_out(name);
+  for (const std::string& name : found->left_out) left_out += (left_out.empty() ? "" : ", ") + io::printable(name);
   if (!left_out.empty()) plan.warnings.push_back("not copied: " + left_out);
+  files = std::move(found->copied);
+  for (const CompanionFile& file : files) plan.files_copied.push_back(file.name);
   return {};
 }
 
@@ -180,6 +178,7 @@ std::vector<fs::path> CheckpointQuantizer::Impl::inputs() const {
   std::vector<fs::path> paths;
   for (const io::SafetensorsFile& shard : checkpoint.shards()) paths.push_back(shard.file().path());
   for (const fs::path& path : checkpoint.other_files()) paths.push_back(path);
+  for (const CompanionFile& file : files) paths.push_back(file.from);
   if (checkpoint.is_folder())
     for (const std::string_view name : {io::kConfigName, io::kIndexName}) paths.push_back(checkpoint.path() / name);
   if (options.stats) paths.push_back(*options.stats);
@@ -188,7 +187,7 @@ std::vector<fs::path> CheckpointQuantizer::Impl::inputs() const {
 }
 
 Status CheckpointQuantizer::Impl::check_output_is_not_input() const {
-  if (options.output.empty()) return invalid_problem("the output has no name");
+  if (options.output.empty()) return {};  // what is only planned has none; run() refuses
   std::vector<fs::path> all = inputs();
   all.push_back(options.input);
   // Its temporary file counts too: a run that goes on removes one that is left over.
@@ -219,8 +218,9 @@ Result<OutputFolder::Request> CheckpointQuantizer::Impl::request() const {
                                 .manifest = {},
                                 .files = shard_names,
                                 .protected_files = inputs()};
-  for (const fs::path& path : files) request.files.push_back(path.filename().string());
+  for (const CompanionFile& file : files) request.files.push_back(file.name);
   if (checkpoint.index()) request.files.emplace_back(io::kIndexName);
+  request.files.push_back(own_name(kChecksumsName));
   request.files.emplace_back(io::kConfigName);
   auto manifest = make_manifest(checkpoint, options, request.files);
   if (!manifest.ok()) return manifest.status();
@@ -228,26 +228,50 @@ Result<OutputFolder::Request> CheckpointQuantizer::Impl::request() const {
   return request;
 }
 
+TensorStream CheckpointQuantizer::Impl::stream_of(const ShardLayout::Entry& entry) const {
+  const TensorPlan& tensor = *entry.plan;
+  TensorStream made(checkpoint, tensor, plan.scheme_of(tensor), smoothing_of(tensor, vectors), entry.places,
+                    tile_bytes);
+  if (tensor.scale_group) made.set_largest(largest[*tensor.scale_group]);
+  return made;
+}
+
+// What is one number, or two.
 Status CheckpointQuantizer::Impl::write_small_tensors(const ShardLayout& layout, io::AtomicFile& file) const {
   for (const ShardLayout::Entry& entry : layout.entries) {
     const TensorPlan& tensor = *entry.plan;
-    if (tensor.action != Action::quantize) continue;
+    const format::Scheme* const scheme = plan.scheme_of(tensor);
+    if (scheme == nullptr) continue;
+    const std::string_view module = format::module_of(tensor.name);
+    const std::span<const float> s = smoothing_of(tensor, vectors);
+    const ElementKind number = *format::element_of(format::scale_dtype(*scheme, tensor.dtype));
+    const auto write_number = [&](std::uint64_t at, float value, ElementKind kind) {
+      std::byte bytes[4];
+      format::store(value, kind, bytes);
+      return file.write_at(at, {bytes, static_cast<std::size_t>(row_bytes(kind, 1))});
+    };
     if (entry.weight_shape != 0) {
       const std::uint64_t shape[2] = {tensor.shape[0], tensor.shape[1]};
-      if (Status s = file.write_at(entry.weight_shape, std::as_bytes(std::span(shape))); !s.ok()) return s;
+      if (Status done = file.write_at(entry.weight_shape, std::as_bytes(std::span(shape))); !done.ok()) return done;
+    }
+    if (scheme->weights.strategy == format::Strategy::tensor)
+      if (Status done = write_number(entry.places.scales, stream_of(entry).tensor_scale(), number); !done.ok())
+        return done;
+    if (entry.global_scale != 0)
+      if (Status done = write_number(entry.global_scale, stream_of(entry).tensor_scale(), ElementKind::f32); !done.ok())
+        return done;
+    if (entry.input_global_scale != 0) {
+      const auto global = activation_global_scale(*stats, module, tensor.shape[1], s, *scheme->activations);
+      if (!global.ok()) return global.status();
+      if (Status done = write_number(entry.input_global_scale, *global, ElementKind::f32); !done.ok()) return done;
     }
     if (entry.input_scale == 0) continue;
-    const ElementKind scale = *format::element_of(format::scale_dtype(options.scheme, tensor.dtype));
-    const auto activation = static_activation(*stats, format::module_of(tensor.name), tensor.shape[1],
-                                              vector_of(tensor), options.scheme.asymmetric, scale);
+    const auto activation = static_activation(*stats, module, tensor.shape[1], s, *scheme->activations, number);
     if (!activation.ok()) return activation.status();
-    std::byte bytes[4];
-    format::store(activation->scale, scale, bytes);
-    if (Status s = file.write_at(entry.input_scale, {bytes, static_cast<std::size_t>(row_bytes(scale, 1))}); !s.ok())
-      return s;
+    if (Status done = write_number(entry.input_scale, activation->scale, number); !done.ok()) return done;
     if (entry.input_zero_point == 0) continue;
     const auto zero_point = static_cast<std::byte>(activation->zero_point);
-    if (Status s = file.write_at(entry.input_zero_point, {&zero_point, 1}); !s.ok()) return s;
+    if (Status done = file.write_at(entry.input_zero_point, {&zero_point, 1}); !done.ok()) return done;
   }
   return {};
 }
@@ -262,7 +286,7 @@ Status CheckpointQuantizer::Impl::write_shard(const ShardLayout& layout, std::si
   std::vector<std::uint64_t> begins;  // of each tensor, in tiles of the shard
   std::uint64_t tiles = 0;
   for (const ShardLayout::Entry& entry : layout.entries) {
-    tensors.emplace_back(checkpoint, *entry.plan, options.scheme, vector_of(*entry.plan), entry.places, tile_bytes);
+    tensors.push_back(stream_of(entry));
     begins.push_back(tiles);
     tiles += tensors.back().tiles();
   }
@@ -304,6 +328,13 @@ Status CheckpointQuantizer::Impl::smooth(base::Progress& progress) {
   return {};
 }
 
+Status CheckpointQuantizer::Impl::find_ranges(base::Progress& progress) {
+  auto found = find_tensor_ranges(checkpoint, plan, vectors, stream, workers, tile_bytes, progress);
+  if (!found.ok()) return found.status();
+  largest = std::move(found).value();
+  return {};
+}
+
 Status CheckpointQuantizer::Impl::check_output() const {
   if (!to_one_file()) {
     const auto wanted = request();
@@ -324,6 +355,7 @@ Status CheckpointQuantizer::Impl::run_to_file(base::Progress& progress) {
   if (Status s = check_output(); !s.ok()) return s;
   const auto layout = lay_out(0);
   if (!layout.ok()) return layout.status();
+  if (Status s = find_ranges(progress); !s.ok()) return s;
   progress.begin("quantizing", plan.bytes_before);
   return write_shard(*layout, 0, options.force, progress);
 }
@@ -378,23 +410,30 @@ Status CheckpointQuantizer::Impl::run_to_folder(base::Progress& progress) {
     whole.push_back(is_there);
     layouts.push_back(std::move(layout).value());
   }
+  if (bytes > 0)
+    if (Status s = find_ranges(progress); !s.ok()) return s;
   progress.begin("quantizing", bytes);
+  Checksums checksums;
   for (std::size_t i = 0; i < layouts.size(); ++i) {
-    if (whole[i]) continue;
-    if (Status s = write_shard(layouts[i], i, options.resume || options.force, progress); !s.ok()) return s;
-    progress.note(fmt::format("wrote {}", io::printable_path(shard_path(i))));
+    if (!whole[i]) {
+      if (Status s = write_shard(layouts[i], i, options.resume || options.force, progress); !s.ok()) return s;
+      progress.note(fmt::format("wrote {}", io::printable_path(shard_path(i))));
+    }
+    // Now, while the system has it in memory.
+    if (Status s = add_checksum(options.output, shard_names[i], stream, checksums); !s.ok()) return s;
   }
-  for (const fs::path& path : files)
-    if (Status s = copy_file(path); !s.ok()) return s;
+  for (const CompanionFile& file : files)
+    if (Status s = copy_file(file); !s.ok()) return s;
   if (checkpoint.index())
     if (Status s = write_index(layouts); !s.ok()) return s;
-  return write_config();
+  return seal(std::move(checksums), wanted->files);
 }
 
-Status CheckpointQuantizer::Impl::copy_file(const fs::path& from) {
-  const auto input = io::InputFile::open(from);
+Status CheckpointQuantizer::Impl::copy_file(const CompanionFile& file) {
+  const auto input = io::InputFile::open(file.from);
   if (!input.ok()) return input.status();
-  auto output = io::AtomicFile::create(options.output / from.filename(), options.resume || options.force);
+  if (Status s = make_folders_of(options.output, file.name); !s.ok()) return s;
+  auto output = io::AtomicFile::create(options.output / file.name, options.resume || options.force);
   if (!output.ok()) return output.status();
   std::vector<std::byte>& buffer = workers.front().weights;
   for (std::uint64_t at = 0; at < input->size(); at += tile_bytes) {
@@ -422,15 +461,27 @@ Status CheckpointQuantizer::Impl::write_index(std::span<const ShardLayout> layou
   return io::write_file(options.output / io::kIndexName, index.dump(2) + "\n", options.resume || options.force);
 }
 
-Status CheckpointQuantizer::Impl::write_config() {
+// What says that all is there: the checksums, then config.json.
+Status CheckpointQuantizer::Impl::seal(Checksums checksums, std::span<const std::string> names) {
+  std::vector<std::string> others;
+  if (options.smooth) others.push_back(own_name(kSmoothingName));
+  for (const std::string& name : names)
+    if (name != io::kConfigName && name != own_name(kChecksumsName) && !checksums.contains(name))
+      others.push_back(name);
+  for (const std::string& name : others)
+    if (Status s = add_checksum(options.output, name, stream, checksums); !s.ok()) return s;
   io::Json config = checkpoint.config() ? *checkpoint.config() : io::Json::object();
-  config["quantization_config"] = quantization();
-  return io::write_file(options.output / io::kConfigName, config.dump(2) + "\n", options.resume || options.force);
+  config["quantization_config"] = format::quantization_json(quantization_config(plan));
+  const std::string text = config.dump(2) + "\n";
+  const bool overwrite = options.resume || options.force;
+  if (Status s = write_checksums(options.output, std::move(checksums), text, overwrite); !s.ok()) return s;
+  return io::write_file(options.output / io::kConfigName, text, overwrite);
 }
 
 Result<QuantizeOutcome> CheckpointQuantizer::Impl::run(base::Progress& progress) {
   const auto begin = std::chrono::steady_clock::now();
   outcome = {};
+  if (options.output.empty()) return invalid_problem("the output has no name");
   if (Status s = to_one_file() ? run_to_file(progress) : run_to_folder(progress); !s.ok()) return s;
   for (const TileWorker& worker : workers) outcome.non_finite += worker.non_finite;
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -447,6 +498,9 @@ Result<CheckpointQuantizer> CheckpointQuantizer::plan(const QuantizeOptions& opt
 }
 
 const CheckpointPlan& CheckpointQuantizer::what() const { return impl_->plan; }
+const format::ActivationStats* CheckpointQuantizer::statistics() const {
+  return impl_->stats ? &*impl_->stats : nullptr;
+}
 Status CheckpointQuantizer::check_output() const { return impl_->check_output(); }
 Result<QuantizeOutcome> CheckpointQuantizer::run(base::Progress& progress) { return impl_->run(progress); }
 

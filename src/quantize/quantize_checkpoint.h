@@ -4,9 +4,10 @@
 // `ignore`, how much memory the run takes. run() does it.
 //
 // The output is a folder with a shard for each shard of the input under the same name, the other files of the folder
-// (tokenizer and so on), `kvant/` with the manifest and, where something was smoothed, the vectors s, and at the very
-// end the index and config.json: a folder that has its config.json is whole. Where the input is one file and the
-// output's name ends in ".safetensors", the output is that one file, and "quantization_config" stands in its metadata.
+// (tokenizer and so on), `kvant/` with the manifest, the checksums and, where something was smoothed, the vectors s,
+// and at the very end the index and config.json: a folder that has its config.json is whole. Where the input is one
+// file and the output's name ends in ".safetensors", the output is that one file, and "quantization_config" stands in
+// its metadata.
 //
 // Bytes of the output depend on the input and the options only, not on threads, memory or interruptions.
 #pragma once
@@ -15,6 +16,7 @@
 #include <memory>
 
 #include "base/progress.h"
+#include "format/activation_stats.h"
 #include "kvant/status.h"
 #include "quantize/checkpoint_plan.h"
 
@@ -31,11 +33,13 @@ struct QuantizeOutcome {
 
 class CheckpointQuantizer {
  public:
-  // Opens and plans; writes nothing. Refuses: damaged or already quantized input, statistics that are missing or do not
-  // fit, patterns that match nothing, an output that is the input under whatever name.
+  // Opens and plans; writes nothing. Refuses: damaged input, or codes of a dialect that kvant does not read, statistics
+  // that are missing or do not fit, patterns that match nothing, an output that is the input under whatever name.
   static Result<CheckpointQuantizer> plan(const QuantizeOptions& options);
 
   const CheckpointPlan& what() const;
+  // Null: none were given.
+  const format::ActivationStats* statistics() const;
   // What run() would say to the output that is there by now.
   Status check_output() const;
   // Refuses before anything is written: an output that exists (without `force` or `resume`), a manifest of other

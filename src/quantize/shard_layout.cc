@@ -17,7 +17,7 @@ namespace kvant::quantize {
 using base::invalid_problem;
 
 Result<ShardLayout> lay_out_shard(const io::Checkpoint& checkpoint, std::size_t shard, const CheckpointPlan& plan,
-                                  const format::Scheme& scheme, bool with_config) {
+                                  bool with_config) {
   struct Output {
     io::TensorInfo info;
     std::size_t entry;
@@ -27,8 +27,8 @@ Result<ShardLayout> lay_out_shard(const io::Checkpoint& checkpoint, std::size_t 
   std::vector<Output> outputs;
   for (const TensorPlan& tensor : plan.tensors) {
     if (tensor.shard != shard) continue;
-    if (tensor.action == Action::quantize) {
-      for (format::LayerOutput& output : format::layer_outputs(scheme, format::module_of(tensor.name), tensor.dtype,
+    if (const format::Scheme* const scheme = plan.scheme_of(tensor)) {
+      for (format::LayerOutput& output : format::layer_outputs(*scheme, format::module_of(tensor.name), tensor.dtype,
                                                                tensor.shape[0], tensor.shape[1]))
         outputs.push_back({std::move(output.info), made.entries.size(), output.kind});
     } else {
@@ -43,7 +43,7 @@ Result<ShardLayout> lay_out_shard(const io::Checkpoint& checkpoint, std::size_t 
   for (const Output& output : outputs) infos.push_back(output.info);
   std::map<std::string, std::string> metadata = checkpoint.shards()[shard].metadata();
   metadata["format"] = "pt";  // readers in the Hugging Face world take no other
-  if (with_config) metadata["quantization_config"] = format::quantization_config(scheme, plan.ignore).dump();
+  if (with_config) metadata["quantization_config"] = format::quantization_json(quantization_config(plan)).dump();
   auto layout = io::lay_out_safetensors(std::move(infos), metadata);
   if (!layout.ok())
     return invalid_problem("{}: {}", io::printable_path(checkpoint.shards()[shard].file().path()),
@@ -60,6 +60,8 @@ Result<ShardLayout> lay_out_shard(const io::Checkpoint& checkpoint, std::size_t 
       case format::TensorKind::weight_shape: entry.weight_shape = at; break;
       case format::TensorKind::input_scale: entry.input_scale = at; break;
       case format::TensorKind::input_zero_point: entry.input_zero_point = at; break;
+      case format::TensorKind::global_scale: entry.global_scale = at; break;
+      case format::TensorKind::input_global_scale: entry.input_global_scale = at; break;
     }
     made.names.push_back(info.name);
     made.tensor_bytes += info.bytes();

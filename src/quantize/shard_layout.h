@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "format/scheme.h"
 #include "io/checkpoint.h"
 #include "kvant/status.h"
 #include "quantize/checkpoint_plan.h"
@@ -21,8 +20,8 @@ struct ShardLayout {
   struct Entry {
     const TensorPlan* plan = nullptr;
     TensorStream::Places places;
-    std::uint64_t weight_shape = 0, input_scale = 0,
-                  input_zero_point = 0;  // positions in the file, where there are any
+    // Positions in the file, where there are any.
+    std::uint64_t weight_shape = 0, global_scale = 0, input_scale = 0, input_zero_point = 0, input_global_scale = 0;
   };
   std::string header;
   std::uint64_t file_bytes = 0;
@@ -34,7 +33,7 @@ struct ShardLayout {
 // Tensors with wide elements come first, so that every one is aligned to its own width. `with_config`: a single file
 // has "quantization_config" in its metadata.
 Result<ShardLayout> lay_out_shard(const io::Checkpoint& checkpoint, std::size_t shard, const CheckpointPlan& plan,
-                                  const format::Scheme& scheme, bool with_config);
+                                  bool with_config);
 
 // Is a shard there with this header and so many bytes? Its name is final, so its data were on the disk before it.
 Result<bool> is_shard_there(const std::filesystem::path& path, std::string_view header, std::uint64_t file_bytes);

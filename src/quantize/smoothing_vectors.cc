@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <string>
 
 #include "base/for_each_part.h"
 #include "base/refuse.h"
 #include "format/element_dtype.h"
+#include "format/module_name.h"
 #include "format/smoothing_file.h"
+#include "format/weight_source.h"
 #include "io/tiling.h"
 #include "kvant/range.h"
 #include "kvant/smoothing.h"
@@ -22,6 +26,7 @@ struct ColumnWorker {
   std::vector<std::byte> weights;
   std::vector<std::byte> magnitudes;
   std::vector<std::byte> workspace;
+  format::SourceScratch scratch;
   bool begun = false;
 };
 
@@ -62,12 +67,15 @@ class Maker {
         stream_(stream),
         tile_bytes_(tile_bytes),
         progress_(progress),
-        workers_(static_cast<std::size_t>(std::max(stream.threads(), 1))) {}
+        workers_(static_cast<std::size_t>(std::max(stream.threads(), 1))) {
+    for (const TensorPlan& tensor : plan.tensors)
+      if (tensor.source) weights_.emplace(format::module_of(tensor.name), &*tensor.source);
+  }
 
   Result<SmoothingVectors> make() {
     std::uint64_t bytes = 0;
     for (const SmoothedGroup& group : plan_.smoothed)
-      for (const std::string& reader : group.readers) bytes += weight_of(reader).bytes();
+      for (const std::string& reader : group.readers) bytes += weight_of(reader).stored_bytes();
     progress_.begin("reading columns", bytes);
     SmoothingVectors vectors;
     for (const SmoothedGroup& group : plan_.smoothed) {
@@ -79,7 +87,7 @@ class Maker {
   }
 
  private:
-  const io::TensorInfo& weight_of(const std::string& module) const { return *checkpoint_.find(module + ".weight"); }
+  const format::WeightSource& weight_of(const std::string& module) const { return *weights_.at(module); }
 
   Result<std::vector<float>> vector_of(const SmoothedGroup& group) {
     const std::uint64_t channels = checkpoint_.find(group.norm + ".weight")->shape[0];
@@ -97,7 +105,7 @@ class Maker {
       auto maxima = column_maxima(reader);
       if (!maxima.ok()) return maxima.status();
       for (std::size_t j = 0; j < channels; ++j) columns[j] = std::max(columns[j], (*maxima)[j]);
-      const ElementKind kind = *format::element_of(weight_of(reader).dtype);
+      const ElementKind kind = weight_of(reader).kind;
       rows.push_back(narrowed(*maxima, kind));
       row_views.push_back({rows.back().data(), kind, {1, k}, 0});
     }
@@ -111,20 +119,20 @@ class Maker {
   }
 
   Result<std::vector<double>> column_maxima(const std::string& reader) {
-    const io::TensorPlace place = checkpoint_.tensors().find(reader + ".weight")->second;
-    const io::TensorInfo& tensor = weight_of(reader);
-    const ElementKind kind = *format::element_of(tensor.dtype), compute = scale_kind(kind);
-    const auto width = static_cast<std::uint64_t>(row_bytes(kind, 1));
-    const io::Tiling tiling(
-        {.rows = tensor.shape[0], .columns = tensor.shape[1], .tile_bytes = tile_bytes_, .element_bytes = width});
+    const format::WeightSource& weight = weight_of(reader);
+    const ElementKind compute = scale_kind(weight.kind);
+    const io::Tiling tiling({.rows = weight.rows,
+                             .columns = weight.columns,
+                             .tile_bytes = tile_bytes_,
+                             .element_bytes = weight.element_bytes()});
     for (ColumnWorker& worker : workers_) worker.begun = false;
     const auto band = [&](std::size_t worker, std::uint64_t index) -> Status {
-      if (Status s = read_band(place, tensor, tiling, index, workers_[worker]); !s.ok()) return s;
-      progress_.advance(tiling.at(index, 0).rows * tensor.shape[1] * width);
+      if (Status s = read_band(weight, tiling, index, workers_[worker]); !s.ok()) return s;
+      progress_.advance(weight.stored_bytes() * tiling.at(index, 0).rows / weight.rows);
       return {};
     };
     if (Status s = base::for_each_part(stream_, 0, tiling.bands(), band); !s.ok()) return s;
-    std::vector<double> maxima(tensor.shape[1], 0.0);
+    std::vector<double> maxima(weight.columns, 0.0);
     for (const ColumnWorker& worker : workers_) {
       if (!worker.begun) continue;
       const std::vector<double> seen = widened(worker.magnitudes, compute);
@@ -133,19 +141,17 @@ class Maker {
     return maxima;
   }
 
-  Status read_band(const io::TensorPlace& place, const io::TensorInfo& tensor, const io::Tiling& tiling,
-                   std::uint64_t band, ColumnWorker& worker) const {
-    const ElementKind kind = *format::element_of(tensor.dtype), compute = scale_kind(kind);
+  Status read_band(const format::WeightSource& weight, const io::Tiling& tiling, std::uint64_t band,
+                   ColumnWorker& worker) const {
+    const ElementKind kind = weight.kind, compute = scale_kind(kind);
     const auto compute_width = static_cast<std::size_t>(row_bytes(compute, 1));
     if (!worker.begun) {
       worker.begun = true;
-      worker.magnitudes.assign(tensor.shape[1] * compute_width, std::byte{0});
+      worker.magnitudes.assign(weight.columns * compute_width, std::byte{0});
     }
     for (std::uint64_t piece = 0; piece < tiling.pieces(); ++piece) {
       const io::Tile tile = tiling.at(band, piece);
-      if (Status s = io::read_tile(checkpoint_.shards()[place.shard], tensor, tiling.columns(), tile, worker.weights);
-          !s.ok())
-        return s;
+      if (Status s = format::read_tile(checkpoint_, weight, tile, worker.scratch, worker.weights); !s.ok()) return s;
       const Shape shape = {static_cast<std::int64_t>(tile.rows), static_cast<std::int64_t>(tile.columns)};
       const auto range = AnyRangePlan::select(
           one_thread_, {.shape = shape, .scope = PerChannel{1}, .accumulate = true, .input = kind});
@@ -189,7 +195,8 @@ class Maker {
   const Stream one_thread_ = Stream::cpu(1);
   std::uint64_t tile_bytes_;
   base::Progress& progress_;
-  std::vector<ColumnWorker> workers_;  // one for each thread
+  std::vector<ColumnWorker> workers_;                                        // one for each thread
+  std::map<std::string, const format::WeightSource*, std::less<>> weights_;  // by module
 };
 
 }  // namespace

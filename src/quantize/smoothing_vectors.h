@@ -20,6 +20,11 @@ namespace kvant::quantize {
 
 using SmoothingVectors = std::vector<std::vector<float>>;  // one for each of CheckpointPlan::smoothed
 
+// Of a tensor's columns; empty where it is not smoothed.
+inline std::span<const float> smoothing_of(const TensorPlan& tensor, const SmoothingVectors& vectors) {
+  return tensor.smooth_group ? std::span<const float>(vectors[*tensor.smooth_group]) : std::span<const float>();
+}
+
 // Reads every reader of every group once, in tiles of up to `tile_bytes` for each thread. max|X_j| is the largest that
 // the statistics have for any of a group's readers: they read the same, and an expert sees only some tokens. Refuses a
 // fold in which a finite number of a norm or of a weight would overflow its type, naming it.

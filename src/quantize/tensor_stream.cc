@@ -4,13 +4,17 @@
 
 #include "base/divide_up.h"
 #include "format/compressed_tensors.h"
+#include "format/element_dtype.h"
+#include "format/stored_scale.h"
 #include "format/weight_form.h"
 #include "quantize/smoothing_vectors.h"
 
 namespace kvant::quantize {
 namespace {
 
-bool is_matrix(Action action) { return action == Action::quantize || action == Action::smooth; }
+bool is_matrix(Action action) {
+  return action == Action::quantize || action == Action::smooth || action == Action::decode;
+}
 
 }  // namespace
 
@@ -19,32 +23,69 @@ std::uint64_t worker_memory(std::uint64_t tile_bytes, std::uint64_t span) {
   return tile_bytes + tile_bytes / 2 + WeightTile::memory(tile_bytes / 2 / span);
 }
 
-TensorStream::TensorStream(const io::Checkpoint& checkpoint, const TensorPlan& plan, const format::Scheme& scheme,
+std::uint64_t least_tile_bytes(const format::WeightScheme& weights, ElementKind weight) {
+  if (weights.strategy != format::Strategy::block) return 0;
+  return static_cast<std::uint64_t>(weights.block_rows * row_bytes(weight, weights.block_columns));
+}
+
+TensorStream::TensorStream(const io::Checkpoint& checkpoint, const TensorPlan& plan, const format::Scheme* scheme,
                            std::span<const float> s, const Places& places, std::uint64_t tile_bytes)
-    : checkpoint_(checkpoint),
-      plan_(plan),
-      place_(checkpoint.tensors().find(plan.name)->second),
-      s_(s),
-      places_(places),
-      tile_bytes_(tile_bytes) {
+    : checkpoint_(checkpoint), plan_(plan), s_(s), places_(places), tile_bytes_(tile_bytes) {
   if (is_matrix(plan.action)) {
-    form_ = format::weight_form(scheme, plan.dtype);
-    const std::uint64_t rows = plan.shape[0], columns = plan.shape[1];
-    if (plan.action == Action::quantize) span_ = format::columns_of_a_scale(scheme, columns);
-    const bool packs_rows = plan.action == Action::quantize && form_.asymmetric;
+    source_ = &*plan.source;
+    form_.weight = source_->kind;
     width_ = static_cast<std::uint64_t>(row_bytes(form_.weight, 1));
-    tiling_ = io::Tiling({.rows = rows,
-                          .columns = columns,
-                          .tile_bytes = tile_bytes,
-                          .element_bytes = width_,
-                          .row_unit = packs_rows ? format::codes_per_word(form_.code) : 1,
-                          .column_unit = span_});
+    io::TilingRequest request{
+        .rows = plan.shape[0], .columns = plan.shape[1], .tile_bytes = tile_bytes, .element_bytes = width_};
+    if (scheme != nullptr) {
+      form_ = format::weight_form(*scheme, plan.dtype);
+      form_.weight = source_->kind;
+      span_ = format::span_of(form_.scheme, request.rows, request.columns);
+      request.tile_bytes = std::max(tile_bytes, least_tile_bytes(form_.scheme, form_.weight));
+      request.column_unit = form_.scheme.strategy == format::Strategy::tensor ? 1 : span_.columns;
+      if (form_.scheme.asymmetric)
+        request.row_unit = format::codes_per_word(form_.scheme.code);  // words of zero points
+      else if (form_.scheme.strategy == format::Strategy::block)
+        request.row_unit = span_.rows;
+    }
+    tiling_ = io::Tiling(request);
     tiles_ = tiling_.bands();
-  } else if (plan.action == Action::fold_norm) {
-    tiles_ = 1;
-  } else {
-    tiles_ = base::parts_of(plan.bytes_before, tile_bytes);
+    return;
   }
+  place_ = checkpoint.tensors().find(plan.name)->second;
+  tiles_ = plan.action == Action::fold_norm ? 1 : base::parts_of(plan.bytes_before, tile_bytes);
+}
+
+void TensorStream::set_largest(double largest) {
+  if (form_.scheme.strategy == format::Strategy::tensor)
+    tensor_scale_ = format::symmetric_scale(largest, form_.scheme.code, form_.scale).scale;
+  else
+    tensor_scale_ = format::nvfp4_global_scale(largest, format::largest_number(form_.scheme.code));
+}
+
+Result<double> TensorStream::largest(std::uint64_t band, TileWorker& worker) const {
+  double largest = 0;
+  for (std::uint64_t piece = 0; piece < tiling_.pieces(); ++piece) {
+    const io::Tile tile = tiling_.at(band, piece);
+    if (Status s = load(tile, worker); !s.ok()) return s;
+    const TileSegments all{{static_cast<std::int64_t>(tile.rows * tile.columns)}, PerTensor{}, 1};
+    if (Status s = worker.tile.ranges(worker.weights, form_, all, false); !s.ok()) return s;
+    largest = std::max(largest, worker.tile.largest(form_));
+  }
+  return largest;
+}
+
+TileSegments TensorStream::segments_of(const io::Tile& tile, std::uint64_t unit) const {
+  const auto rows = static_cast<std::int64_t>(tile.rows), columns = static_cast<std::int64_t>(tile.columns);
+  if (form_.scheme.strategy == format::Strategy::tensor) return {{rows * columns}, PerTensor{}, 1};
+  if (form_.scheme.strategy == format::Strategy::block)
+    return {
+        {rows, columns},
+        PerBlock{form_.scheme.block_rows, form_.scheme.block_columns},
+        static_cast<std::int64_t>(base::parts_of(tile.rows, span_.rows) * base::parts_of(tile.columns, span_.columns))};
+  // Each segment as a row of its own.
+  const std::int64_t count = rows * columns / static_cast<std::int64_t>(unit);
+  return {{count, static_cast<std::int64_t>(unit)}, PerToken{}, count};
 }
 
 std::uint64_t TensorStream::bytes_of(std::uint64_t tile) const {
@@ -57,9 +98,14 @@ Status TensorStream::run(std::uint64_t tile, TileWorker& worker, io::AtomicFile&
   switch (plan_.action) {
     case Action::copy: return copy(tile, worker, file);
     case Action::fold_norm: return fold(worker, file);
-    case Action::smooth: return smooth_band(tile, worker, file);
-    case Action::quantize:
-      return tiling_.splits_units() ? quantize_spans(tile, worker, file) : quantize_band(tile, worker, file);
+    case Action::smooth:
+    case Action::decode: return write_band(tile, worker, file);
+    case Action::quantize: {
+      // The scale of a whole tensor is known by now.
+      const bool finds_ranges = form_.scheme.strategy != format::Strategy::tensor;
+      return finds_ranges && tiling_.splits_units() ? quantize_spans(tile, worker, file)
+                                                    : quantize_band(tile, worker, file);
+    }
   }
   return {};
 }
@@ -78,20 +124,27 @@ Status TensorStream::fold(TileWorker& worker, io::AtomicFile& file) const {
 }
 
 Status TensorStream::load(const io::Tile& tile, TileWorker& worker) const {
-  if (Status s = io::read_tile(checkpoint_.shards()[place_.shard], checkpoint_.at(place_), tiling_.columns(), tile,
-                               worker.weights);
-      !s.ok())
-    return s;
+  if (Status s = format::read_tile(checkpoint_, *source_, tile, worker.scratch, worker.weights); !s.ok()) return s;
   if (s_.empty()) return {};
   return worker.tile.smooth(worker.weights, form_.weight, s_.subspan(tile.column, tile.columns));
 }
 
-Status TensorStream::smooth_band(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const {
+Status TensorStream::write_band(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const {
+  const ElementKind kind = *format::element_of(plan_.dtype);
+  const auto bits = static_cast<std::uint64_t>(bits_per_element(kind));
   for (std::uint64_t piece = 0; piece < tiling_.pieces(); ++piece) {
     const io::Tile tile = tiling_.at(band, piece);
     if (Status s = load(tile, worker); !s.ok()) return s;
-    if (Status s = write_matrix(tile, places_.codes, tiling_.columns(), tile.column, tile.columns, 8 * width_,
-                                worker.weights, file);
+    std::span<const std::byte> bytes = worker.weights;
+    if (kind != source_->kind) {
+      // The values of codes, in f32, rounded to the type of the model.
+      const auto* const values = reinterpret_cast<const float*>(worker.weights.data());
+      worker.codes.resize(tile.rows * tile.columns * bits / 8);
+      for (std::size_t i = 0; i < tile.rows * tile.columns; ++i)
+        format::store(values[i], kind, worker.codes.data() + i * bits / 8);
+      bytes = worker.codes;
+    }
+    if (Status s = write_matrix(tile, places_.codes, tiling_.columns(), tile.column, tile.columns, bits, bytes, file);
         !s.ok())
       return s;
   }
@@ -101,11 +154,16 @@ Status TensorStream::smooth_band(std::uint64_t band, TileWorker& worker, io::Ato
 Status TensorStream::quantize_band(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const {
   for (std::uint64_t piece = 0; piece < tiling_.pieces(); ++piece) {
     const io::Tile tile = tiling_.at(band, piece);
-    const auto segments = static_cast<std::int64_t>(tile.rows * tile.columns / span_);
+    const TileSegments segments = segments_of(tile, span_.columns);
     if (Status s = load(tile, worker); !s.ok()) return s;
     worker.non_finite += count_non_finite(worker.weights, form_.weight);
+    if (form_.scheme.strategy == format::Strategy::tensor) {
+      worker.tile.set_scale(form_, tensor_scale_);
+      if (Status s = write_codes(tile, segments, worker, file); !s.ok()) return s;
+      continue;
+    }
     if (Status s = worker.tile.ranges(worker.weights, form_, segments, false); !s.ok()) return s;
-    worker.tile.make_scales(form_, segments);
+    worker.tile.make_scales(form_, tensor_scale_);
     if (Status s = write_codes(tile, segments, worker, file); !s.ok()) return s;
     if (Status s = write_scales(tile, worker, file); !s.ok()) return s;
   }
@@ -114,49 +172,52 @@ Status TensorStream::quantize_band(std::uint64_t band, TileWorker& worker, io::A
 
 // A scale covers more than a tile: once over it for the range, and again for the codes.
 Status TensorStream::quantize_spans(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const {
-  for (std::uint64_t begin = 0; begin < tiling_.columns(); begin += span_) {
+  for (std::uint64_t begin = 0; begin < tiling_.columns(); begin += span_.columns) {
     io::Tile tile = tiling_.at(band, 0);
-    const auto segments = static_cast<std::int64_t>(tile.rows);
     const auto over_pieces = [&](const auto& each) -> Status {
-      for (tile.column = begin; tile.column < begin + span_; tile.column += tile.columns) {
-        tile.columns = std::min(tiling_.tile_columns(), begin + span_ - tile.column);
+      for (tile.column = begin; tile.column < begin + span_.columns; tile.column += tile.columns) {
+        tile.columns = std::min(tiling_.tile_columns(), begin + span_.columns - tile.column);
         if (Status s = load(tile, worker); !s.ok()) return s;
-        if (Status s = each(); !s.ok()) return s;
+        if (Status s = each(segments_of(tile, tile.columns)); !s.ok()) return s;
       }
       return {};
     };
-    Status s = over_pieces([&] {
+    Status s = over_pieces([&](const TileSegments& segments) {
       worker.non_finite += count_non_finite(worker.weights, form_.weight);
       return worker.tile.ranges(worker.weights, form_, segments, tile.column != begin);
     });
     if (!s.ok()) return s;
-    worker.tile.make_scales(form_, segments);
-    s = over_pieces([&] { return write_codes(tile, segments, worker, file); });
+    worker.tile.make_scales(form_, tensor_scale_);
+    s = over_pieces([&](const TileSegments& segments) { return write_codes(tile, segments, worker, file); });
     if (!s.ok()) return s;
     tile.column = begin;
-    tile.columns = span_;
+    tile.columns = span_.columns;
     if (s = write_scales(tile, worker, file); !s.ok()) return s;
   }
   return {};
 }
 
-Status TensorStream::write_codes(const io::Tile& tile, std::int64_t segments, TileWorker& worker,
+Status TensorStream::write_codes(const io::Tile& tile, const TileSegments& segments, TileWorker& worker,
                                  io::AtomicFile& file) const {
-  const auto bits = static_cast<std::uint64_t>(bits_per_element(form_.code));
+  const std::uint64_t bits = form_.scheme.storage == format::Storage::elements
+                                 ? 8
+                                 : static_cast<std::uint64_t>(bits_per_element(form_.scheme.code));
   worker.codes.resize(tile.rows * tile.columns * bits / 8);
   if (Status s = worker.tile.codes(worker.weights, form_, segments, worker.codes); !s.ok()) return s;
   return write_matrix(tile, places_.codes, tiling_.columns(), tile.column, tile.columns, bits, worker.codes, file);
 }
 
 Status TensorStream::write_scales(const io::Tile& tile, TileWorker& worker, io::AtomicFile& file) const {
-  const std::uint64_t per_row = tiling_.columns() / span_, first = tile.column / span_, count = tile.columns / span_;
+  const std::uint64_t per_row = base::parts_of(tiling_.columns(), span_.columns), first = tile.column / span_.columns;
+  const std::uint64_t count = base::parts_of(tile.columns, span_.columns);
+  const io::Tile scales{.row = tile.row / span_.rows, .rows = base::parts_of(tile.rows, span_.rows)};
   if (Status s =
-          write_matrix(tile, places_.scales, per_row, first, count,
+          write_matrix(scales, places_.scales, per_row, first, count,
                        static_cast<std::uint64_t>(bits_per_element(form_.scale)), worker.tile.stored_scales(), file);
-      !s.ok() || !form_.asymmetric)
+      !s.ok() || !form_.scheme.asymmetric)
     return s;
-  const std::uint64_t per_word = format::codes_per_word(form_.code);
-  format::pack_zero_points(worker.tile.zero_points(), count, worker.words);
+  const std::uint64_t per_word = format::codes_per_word(form_.scheme.code);
+  format::pack_zero_points(form_.scheme.code, worker.tile.zero_points(), count, worker.words);
   const io::Tile packed{.row = tile.row / per_word, .rows = base::parts_of(tile.rows, per_word)};
   return write_matrix(packed, places_.zero_points, per_row, first, count, 32, std::as_bytes(std::span(worker.words)),
                       file);

@@ -23,11 +23,14 @@ struct TileWorker {
   std::vector<std::byte> weights;
   std::vector<std::byte> codes;
   std::vector<std::uint32_t> words;  // packed zero points
+  format::SourceScratch scratch;
   std::uint64_t non_finite = 0;
 };
 
 // Bytes that a worker takes for tiles of `tile_bytes` of weights, of which `span` at least share a scale.
 std::uint64_t worker_memory(std::uint64_t tile_bytes, std::uint64_t span);
+// The least that a tile of the weight must hold: one block, where it has blocks.
+std::uint64_t least_tile_bytes(const format::WeightScheme& weights, ElementKind weight);
 
 class TensorStream {
  public:
@@ -37,9 +40,17 @@ class TensorStream {
     std::uint64_t scales = 0;
     std::uint64_t zero_points = 0;
   };
-  // `s` is empty, or the smoothing of the tensor's columns (of its elements for a norm).
-  TensorStream(const io::Checkpoint& checkpoint, const TensorPlan& plan, const format::Scheme& scheme,
+  // `scheme` is null unless the tensor is quantized. `s` is empty, or the smoothing of the tensor's columns (of its
+  // elements for a norm).
+  TensorStream(const io::Checkpoint& checkpoint, const TensorPlan& plan, const format::Scheme* scheme,
                std::span<const float> s, const Places& places, std::uint64_t tile_bytes);
+
+  // The largest magnitude of a tile's finite weights, for schemes with a scale for the whole tensor.
+  Result<double> largest(std::uint64_t tile, TileWorker& worker) const;
+  // What largest() found in all tiles, and in those of other weights that share the scale. Before run().
+  void set_largest(double largest);
+  // After that: what X.weight_scale, or X.weight_global_scale, holds.
+  float tensor_scale() const { return tensor_scale_; }
 
   std::uint64_t tiles() const { return tiles_; }
   // Bytes that the tile reads of the input (twice, where a scale spans more than a tile).
@@ -49,11 +60,14 @@ class TensorStream {
  private:
   Status copy(std::uint64_t tile, TileWorker& worker, io::AtomicFile& file) const;
   Status fold(TileWorker& worker, io::AtomicFile& file) const;
-  Status smooth_band(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const;
+  Status write_band(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const;
   Status quantize_band(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const;
   Status quantize_spans(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const;
   Status load(const io::Tile& tile, TileWorker& worker) const;
-  Status write_codes(const io::Tile& tile, std::int64_t segments, TileWorker& worker, io::AtomicFile& file) const;
+  // `unit`: columns that share a scale, or are a piece of those that do.
+  TileSegments segments_of(const io::Tile& tile, std::uint64_t unit) const;
+  Status write_codes(const io::Tile& tile, const TileSegments& segments, TileWorker& worker,
+                     io::AtomicFile& file) const;
   Status write_scales(const io::Tile& tile, TileWorker& worker, io::AtomicFile& file) const;
   Status write_matrix(const io::Tile& tile, std::uint64_t at, std::uint64_t columns, std::uint64_t first,
                       std::uint64_t count, std::uint64_t bits, std::span<const std::byte> bytes,
@@ -61,12 +75,14 @@ class TensorStream {
 
   const io::Checkpoint& checkpoint_;
   const TensorPlan& plan_;
-  io::TensorPlace place_;
+  io::TensorPlace place_ = {};                    // of what is copied or folded
+  const format::WeightSource* source_ = nullptr;  // of a matrix
   std::span<const float> s_;
   Places places_;
   std::uint64_t tile_bytes_;
   WeightForm form_;
-  std::uint64_t span_ = 1;   // columns of a scale
+  format::ScaleSpan span_;  // what shares a scale
+  float tensor_scale_ = 1;
   std::uint64_t width_ = 0;  // bytes of a weight
   io::Tiling tiling_;
   std::uint64_t tiles_ = 0;

@@ -14,20 +14,21 @@ namespace {
 
 // What is added to a code on its way into a word.
 std::int32_t shift_of(const WeightForm& form) {
-  return form.storage == format::Storage::words ? format::word_offset(form.code) : 0;
+  return form.scheme.storage == format::Storage::words ? format::word_offset(form.scheme.code) : 0;
 }
 
-// A code as it is stored: in words without a sign.
+// A code as it is stored: in words without a sign, alone in a byte with all its bits.
 ElementKind stored_code(const WeightForm& form) {
-  return form.storage == format::Storage::words ? ElementKind::u4 : form.code;
+  switch (form.scheme.storage) {
+    case format::Storage::words: return is_packed(form.scheme.code) ? ElementKind::u4 : ElementKind::u8;
+    case format::Storage::nibbles: return form.scheme.code;
+    case format::Storage::elements: break;
+  }
+  return is_packed(form.scheme.code) ? ElementKind::s8 : form.scheme.code;
 }
 
 std::int64_t elements_in(std::size_t bytes, ElementKind kind) {
   return static_cast<std::int64_t>(bytes) / (bits_per_element(kind) / 8);
-}
-
-Shape tile_shape(std::size_t bytes, ElementKind kind, std::int64_t segments) {
-  return {segments, segments == 0 ? 0 : elements_in(bytes, kind) / segments};
 }
 
 double get(const std::vector<std::byte>& from, bool wide, std::size_t i) {
@@ -79,68 +80,95 @@ Status WeightTile::smooth(std::span<std::byte> weights, ElementKind weight, std:
   return multiply_columns(stream_, {weights.data(), weight, shape, 0}, factors);
 }
 
-Status WeightTile::ranges(std::span<const std::byte> weights, const WeightForm& form, std::int64_t segments,
+Status WeightTile::ranges(std::span<const std::byte> weights, const WeightForm& form, const TileSegments& segments,
                           bool accumulate) {
-  const Shape shape = tile_shape(weights.size(), form.weight, segments);
   const ElementKind compute = scale_kind(form.weight);
   const auto plan = AnyRangePlan::select(
-      stream_, {.shape = shape, .scope = PerToken{}, .accumulate = accumulate, .input = form.weight});
+      stream_,
+      {.shape = segments.shape, .scope = segments.granularity, .accumulate = accumulate, .input = form.weight});
   if (!plan.ok()) return plan.status();
   workspace_.resize(plan->workspace_size());
-  const auto bytes = static_cast<std::size_t>(row_bytes(compute, segments));
+  const auto bytes = static_cast<std::size_t>(row_bytes(compute, segments.count));
+  const Shape parameters = segments.granularity.kind() == GranularityKind::tensor ? Shape{} : Shape{segments.count};
   high_.resize(bytes);
   AnyRangeArgs args;
-  args.input = {weights.data(), form.weight, shape, 0};
-  if (form.asymmetric) {
+  args.input = {weights.data(), form.weight, segments.shape, 0};
+  if (form.scheme.asymmetric) {
     low_.resize(bytes);
-    args.min_out = {low_.data(), compute, {segments}, 0};
-    args.max_out = {high_.data(), compute, {segments}, 0};
+    args.min_out = {low_.data(), compute, parameters, 0};
+    args.max_out = {high_.data(), compute, parameters, 0};
   } else {
-    args.max_abs_out = {high_.data(), compute, {segments}, 0};
+    args.max_abs_out = {high_.data(), compute, parameters, 0};
   }
   return plan->run(stream_, {workspace_.data(), workspace_.size()}, args);
 }
 
-void WeightTile::make_scales(const WeightForm& form, std::int64_t segments) {
-  const base::DefaultFloatEnvironment environment;
-  const auto count = static_cast<std::size_t>(segments);
+double WeightTile::largest(const WeightForm& form) const {
   const bool wide = form.weight == ElementKind::f64;
-  const CodeRange range = code_range(form.code);
+  double largest = 0;
+  for (std::size_t i = 0; i < high_.size() / (wide ? 8 : 4); ++i) largest = std::max(largest, get(high_, wide, i));
+  return largest;
+}
+
+void WeightTile::make_scales(const WeightForm& form, float global) {
+  const base::DefaultFloatEnvironment environment;
+  const bool wide = form.weight == ElementKind::f64, asymmetric = form.scheme.asymmetric;
+  const std::size_t count = high_.size() / (wide ? 8 : 4);
+  const CodeRange range = code_range(form.scheme.code);
   const auto stored_width = static_cast<std::size_t>(row_bytes(form.scale, 1));
-  scales_.resize(count * (wide ? 8 : 4));
+  scales_.resize(high_.size());
   stored_scales_.resize(count * stored_width);
-  zero_points_.resize(form.asymmetric ? count : 0);
+  zero_points_.resize(asymmetric ? count : 0);
   shifted_.resize(zero_points_.size());
   for (std::size_t i = 0; i < count; ++i) {
-    format::StoredScale made;
-    if (form.asymmetric) {
+    format::SavedScale made;
+    if (asymmetric) {
       // A segment without finite weights has an empty range, which asymmetric_scale takes for zeros.
       made = format::asymmetric_scale(std::min(get(low_, wide, i), 0.0), std::max(get(high_, wide, i), 0.0), range.min,
                                       range.max, form.scale, wide);
       zero_points_[i] = made.zero_point;
       shifted_[i] = made.zero_point + shift_of(form);
+    } else if (form.scale == ElementKind::e8m0) {
+      made = format::power_scale(get(high_, wide, i), form.scheme.code);
+    } else if (form.scale == ElementKind::e4m3) {
+      made = format::scale_under(global, get(high_, wide, i), form.scheme.code);
     } else {
-      made = format::symmetric_scale(get(high_, wide, i), range.max, form.scale);
+      made = format::symmetric_scale(get(high_, wide, i), form.scheme.code, form.scale);
     }
     put(made.scale, scales_, wide, i);
-    format::store(made.scale, form.scale, stored_scales_.data() + stored_width * i);
+    if (stored_width == 1)
+      stored_scales_[i] = static_cast<std::byte>(made.bits);
+    else
+      format::store(made.scale, form.scale, stored_scales_.data() + stored_width * i);
   }
 }
 
-Status WeightTile::codes(std::span<const std::byte> weights, const WeightForm& form, std::int64_t segments,
+void WeightTile::set_scale(const WeightForm& form, float scale) {
+  scales_.resize(form.weight == ElementKind::f64 ? 8 : 4);
+  put(scale, scales_, form.weight == ElementKind::f64, 0);
+}
+
+Status WeightTile::codes(std::span<const std::byte> weights, const WeightForm& form, const TileSegments& segments,
                          std::span<std::byte> codes) const {
-  const Shape shape = tile_shape(weights.size(), form.weight, segments);
   const ElementKind code = stored_code(form);
-  const auto plan = ElementwisePlan::select(
-      stream_,
-      {.op = QuantizeKind::quantize, .shape = shape, .granularity = PerToken{}, .input = form.weight, .output = code});
+  ElementwiseDescriptor descriptor{.op = QuantizeKind::quantize,
+                                   .shape = segments.shape,
+                                   .granularity = segments.granularity,
+                                   .input = form.weight,
+                                   .output = code};
+  if (code != form.scheme.code && form.scheme.storage == format::Storage::elements) {
+    descriptor.q_min = code_range(form.scheme.code).min;
+    descriptor.q_max = code_range(form.scheme.code).max;
+  }
+  const auto plan = ElementwisePlan::select(stream_, descriptor);
   if (!plan.ok()) return plan.status();
+  const Shape parameters = segments.granularity.kind() == GranularityKind::tensor ? Shape{} : Shape{segments.count};
   ElementwiseArgs args;
-  args.input = {weights.data(), form.weight, shape, 0};
-  args.output = {codes.data(), code, shape, 0};
-  args.scale = AnyParameter(AnyRef{scales_.data(), scale_kind(form.weight), {segments}, 0});
-  if (form.asymmetric)
-    args.zero_point = AnyParameter(AnyRef{shifted_.data(), ElementKind::s32, {segments}, 0});
+  args.input = {weights.data(), form.weight, segments.shape, 0};
+  args.output = {codes.data(), code, segments.shape, 0};
+  args.scale = AnyParameter(AnyRef{scales_.data(), scale_kind(form.weight), parameters, 0});
+  if (form.scheme.asymmetric)
+    args.zero_point = AnyParameter(AnyRef{shifted_.data(), ElementKind::s32, parameters, 0});
   else if (shift_of(form) != 0)
     args.zero_point = AnyParameter(shift_of(form));
   return plan->run(stream_, {}, args);

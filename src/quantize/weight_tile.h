@@ -1,14 +1,12 @@
 // A tile of a weight that is in memory becomes codes: what quantizing a checkpoint computes.
 //
-// A tile is [segments, length] weights, dense; a segment is what shares a scale, or a piece of it where all of it does
-// not fit in memory. ranges() looks at the values, make_scales() turns ranges into scales as they are stored
+// ranges() looks at the values of a tile, make_scales() turns ranges into scales as they are stored
 // (format/stored_scale.h), codes() quantizes with those:
 //
-//   s8            q = clamp(rne(w / scale), -128, 127)
-//   s4, packed    q = clamp(rne(w / scale) + zero_point, -8, 7), stored as u = q + 8 in four bits, the first in the
-//                 lowest; eight of them are a little-endian I32
+//   integers               q = clamp(rne(w / scale) + zero_point, q_min, q_max); in words q + 8 or q + 128
+//   floating-point grids   q = grid(w / scale)
 //
-// Ranges are those of the finite weights; infinities clip, NaN becomes the zero point.
+// Ranges are those of the finite weights; infinities clip, NaN becomes the zero point (NaN where the grid has one).
 #pragma once
 
 #include <cstddef>
@@ -18,12 +16,21 @@
 
 #include "format/weight_form.h"
 #include "kvant/element.h"
+#include "kvant/granularity.h"
 #include "kvant/status.h"
 #include "kvant/stream.h"
+#include "kvant/tensor.h"
 
 namespace kvant::quantize {
 
 using format::WeightForm;
+
+// Which weights of a tile share a scale. Where all that does is not in one tile, its pieces are segments of their own.
+struct TileSegments {
+  Shape shape = {};
+  Granularity granularity = PerToken{};
+  std::int64_t count = 0;
+};
 
 // Belongs to one thread. Its buffers grow to the largest tile and are used again.
 class WeightTile {
@@ -33,19 +40,26 @@ class WeightTile {
   // Multiplies column j of every row by s[j] in place, in f32 (f64 for f64), rounded once to the weight's type.
   Status smooth(std::span<std::byte> weights, ElementKind weight, std::span<const float> s);
 
-  // `weights` holds `segments` segments or pieces. With `accumulate` the ranges of earlier pieces are extended.
-  Status ranges(std::span<const std::byte> weights, const WeightForm& form, std::int64_t segments, bool accumulate);
+  // With `accumulate` the ranges of earlier pieces are extended.
+  Status ranges(std::span<const std::byte> weights, const WeightForm& form, const TileSegments& segments,
+                bool accumulate);
+  // After ranges() of a symmetric form: the largest magnitude of all.
+  double largest(const WeightForm& form) const;
 
-  // After ranges(): a scale for each segment in its stored form, and for asymmetric forms a zero point.
-  void make_scales(const WeightForm& form, std::int64_t segments);
+  // After ranges(): a scale for each segment in its stored form, and for asymmetric forms a zero point. `global`: of
+  // scales that are meant under one.
+  void make_scales(const WeightForm& form, float global = 1);
+  // One scale for all that follows, in its stored form.
+  void set_scale(const WeightForm& form, float scale);
   std::span<const std::byte> stored_scales() const { return stored_scales_; }
   std::span<const std::int32_t> zero_points() const { return zero_points_; }
 
-  // After make_scales(): as many codes as weights, two to a byte for four bits. Segments of those have even lengths.
-  Status codes(std::span<const std::byte> weights, const WeightForm& form, std::int64_t segments,
+  // After make_scales() or set_scale(): as many codes as weights, as they are stored. Rows of codes of four bits have
+  // even lengths.
+  Status codes(std::span<const std::byte> weights, const WeightForm& form, const TileSegments& segments,
                std::span<std::byte> codes) const;
 
-  // Bytes that a tile of `segments` keeps here beside the weights and codes.
+  // Bytes that a tile of so many segments keeps here beside the weights and codes.
   static std::uint64_t memory(std::uint64_t segments) { return segments * 32; }
 
  private:

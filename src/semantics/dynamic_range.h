@@ -8,6 +8,8 @@
 
 #include "base/inline.h"
 #include "semantics/lanes.h"
+#include "semantics/quantize.h"
+#include "semantics/scale_formats.h"
 
 namespace kvant::semantics {
 
@@ -61,21 +63,43 @@ struct RangeRules {
   bool include_zero;
   int q_min;
   int q_max;
+  ScaleRule scale_rule = ScaleRule::plain;
+  int max_exponent = 0;  // of the grid, for the MX rules
 };
 
 template <class L>
 struct ScaleAndZeroPoint {
   typename L::F scale;
   typename L::I zero_point;
+  typename L::I scale_bits;  // of a scale that is stored as a code
 };
 
+// A plain scale as it is stored.
 template <class L>
-KVANT_INLINE ScaleAndZeroPoint<L> symmetric_parameters(const Range<L>& r, int q_max) {
+KVANT_INLINE StoredScale<L> stored_scale(typename L::F plain, ScaleRule rule) {
+  if (rule == ScaleRule::f16 || rule == ScaleRule::bf16) return narrow_scale<L>(plain, rule == ScaleRule::f16);
+  return {plain, L::set_int(0)};
+}
+
+// `global` is for NVFP4.
+template <class L>
+KVANT_INLINE ScaleAndZeroPoint<L> symmetric_parameters(const Range<L>& r, const RangeRules& rules,
+                                                       typename L::F global) {
   using F = typename L::F;
   using C = typename L::C;
   const F magnitude = largest_magnitude<L>(r);
-  const F scale = L::max(L::div(magnitude, L::set(static_cast<C>(q_max))), L::set(kSmallestNormal<C>));
-  return {L::select(L::le(magnitude, L::set(0)), L::set(1), scale), L::set_int(0)};
+  if (rules.scale_rule == ScaleRule::mx_floor || rules.scale_rule == ScaleRule::mx_round_up) {
+    const auto mx = mx_scale<L>(magnitude, rules.max_exponent, rules.scale_rule == ScaleRule::mx_round_up);
+    return {mx.value, L::set_int(0), mx.bits};
+  }
+  const F quotient = L::div(magnitude, L::set(static_cast<C>(rules.q_max)));
+  if (rules.scale_rule == ScaleRule::nvfp4) {
+    const auto nvfp4 = nvfp4_scale<L>(quotient, global);
+    return {nvfp4.value, L::set_int(0), nvfp4.bits};
+  }
+  const F scale = L::max(quotient, L::set(kSmallestNormal<C>));
+  const auto stored = stored_scale<L>(L::select(L::le(magnitude, L::set(0)), L::set(1), scale), rules.scale_rule);
+  return {stored.value, L::set_int(0), stored.bits};
 }
 
 template <class L>
@@ -99,18 +123,23 @@ KVANT_INLINE ScaleAndZeroPoint<L> asymmetric_parameters(const Range<L>& observed
   const F scale = L::select(L::le(extent, zero), magnitude, quotient);  // a constant
   const F least = L::max(L::mul(magnitude, L::set(C(0x1p-22))), L::set(kSmallestNormal<C>));
   const auto all_zero = L::le(magnitude, zero);
-  const F stored = L::select(all_zero, L::set(1), L::max(scale, least));
+  const auto held = stored_scale<L>(L::select(all_zero, L::set(1), L::max(scale, least)), rules.scale_rule);
+  const F stored = held.value;
 
   const I q_min = L::set_int(rules.q_min), q_max = L::set_int(rules.q_max);
-  const I zero_point = L::sub_int(q_min, L::to_int(L::div(r.lo, stored)));
+  // A scale of f16 ends at 65504, and r.lo may be any number of those away.
+  const Bounds<L> convertible{L::set(C(-kMaxQuotient)), L::set(C(kMaxQuotient))};
+  const I steps_to_lo = L::to_int(convertible.clamp(L::div(r.lo, stored)));
+  const I zero_point = limit_zero_point<L>(L::sub_int(q_min, steps_to_lo));
   const auto clamp = [&](I zp) KVANT_INLINE_LAMBDA { return L::max_int(q_min, L::min_int(q_max, zp)); };
   const I kept = rules.include_zero ? clamp(zero_point) : zero_point;
-  return {stored, L::select_int(all_zero, clamp(L::set_int(0)), kept)};
+  return {stored, L::select_int(all_zero, clamp(L::set_int(0)), kept), held.bits};
 }
 
 template <class L>
-KVANT_INLINE ScaleAndZeroPoint<L> parameters_of_range(const Range<L>& r, const RangeRules& rules) {
-  return rules.symmetric ? symmetric_parameters<L>(r, rules.q_max) : asymmetric_parameters<L>(r, rules);
+KVANT_INLINE ScaleAndZeroPoint<L> parameters_of_range(const Range<L>& r, const RangeRules& rules,
+                                                      typename L::F global = L::set(1)) {
+  return rules.symmetric ? symmetric_parameters<L>(r, rules, global) : asymmetric_parameters<L>(r, rules);
 }
 
 }  // namespace kvant::semantics

@@ -3,6 +3,7 @@
 // reference, every SIMD width and CUDA evaluate the same text.
 //
 //   L::F, L::I, L::M   a vector of floating-point numbers, of as many int32, a mask
+//   L::B               a vector of the bits of F, as unsigned integers of its width
 //   L::kWidth          numbers in a vector
 //   L::kHasFma         fma is an instruction, and there is fnma; without it a quotient is divided
 //   set(c) set_int(i)  broadcast
@@ -17,6 +18,11 @@
 //   select(m, a, b)    m ? a : b                        select_int      the same for int32
 //   abs(a)             the magnitude, on the bits
 //   all(m)             true in every lane
+//   bits(a) from_bits(b) set_bits(c)    the bits of a number, a number of bits, broadcast
+//   and_bits or_bits add_bits sub_bits  on bits; add and subtract wrap around
+//   shift_bits_left(b, n) shift_bits_right(b, n)   by n bits, the same for all; zeros come in
+//   to_int_bits(b)     the low 32 bits                  int_bits(i)     an int32 that is not negative as bits
+//   and_int or_int     on int32
 //   zero_if_nan(a)     a, or 0 where a is NaN           nan_if_nan(a)   a, or the default NaN where a is NaN
 //
 // The steps of a network, which run on the CPU only, also have

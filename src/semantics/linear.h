@@ -1,11 +1,12 @@
-// The arithmetic of a linear layer: sums of products in integers, zero points taken off them, and the floating-point
-// end. The public contract is in include/kvant/linear.h.
+// The arithmetic of a linear layer: sums of products in integers, zero points taken off them, and the end, which is a
+// floating-point number or a code. The public contract is in include/kvant/linear.h.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
 
 #include "base/inline.h"
+#include "kvant/element.h"
 #include "semantics/lanes.h"
 #include "semantics/quantize.h"
 
@@ -90,6 +91,53 @@ struct LinearEnd {
     typename L::F y = scaled_sum<L>(act_scale, weight_scale, sum);
     if (has_bias) y = L::add(y, bias);
     return has_no_products ? bias : y;
+  }
+};
+
+// ---- The end in codes -----------------------------------------------------------------------------------------
+
+// An output of s8 or u8. Kernels of both are one: the range of the codes tells which of the two it is.
+struct CodeByte {
+  std::uint8_t bits;
+};
+
+// What a sum is converted to. A code's is f64, where the product of a sum below 2^29 and an f32 is exact, so that
+// rounding to the code is the only rounding after that of the factor.
+template <class Out>
+using sum_t = std::conditional_t<std::is_same_v<Out, CodeByte>, double, compute_t<Out>>;
+
+// How many steps of the output one unit of the sum is worth, in f32: (act_scale * weight_scale) / output_scale. The
+// order is part of the contract, as it is ONNX's.
+template <class L>
+KVANT_INLINE typename L::F output_factor(typename L::F act_scale, typename L::F weight_scale,
+                                         typename L::F output_scale) {
+  return L::div(L::mul(act_scale, weight_scale), output_scale);
+}
+
+// A bias in steps of the output, in f64.
+template <class L>
+KVANT_INLINE typename L::F bias_in_steps(typename L::F bias, typename L::F output_scale) {
+  return L::div(bias, output_scale);
+}
+
+// From corrected sums to codes: clamp(rne(sum * factor + bias) + zero_point, q_min, q_max), in f64 and without a fused
+// multiply-add. NaN counts as 0. Biases and products are left out as in LinearEnd.
+template <class L>
+struct RequantizingEnd {
+  bool has_bias;
+  bool has_no_products;  // depth 0
+  typename L::I zero_point;
+  typename L::I q_min;
+  typename L::I q_max;
+
+  // `factor` is output_factor(), `bias` is bias_in_steps(), or 0 where there is none.
+  KVANT_INLINE typename L::I operator()(typename L::F factor, typename L::F sum, typename L::F bias) const {
+    const auto steps = [&](typename L::F s) KVANT_INLINE_LAMBDA {
+      typename L::F y = L::mul(s, factor);
+      if (has_bias) y = L::add(y, bias);
+      return has_no_products ? bias : y;
+    };
+    return quantize<L>(sum, steps, zero_point, q_min, q_max);
   }
 };
 

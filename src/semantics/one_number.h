@@ -21,6 +21,7 @@ struct OneNumber {
   using F = Compute;
   using I = std::int32_t;
   using M = bool;
+  using B = std::conditional_t<sizeof(Compute) == 4, std::uint32_t, std::uint64_t>;
 
   static constexpr int kWidth = 1;
   static constexpr bool kHasFma = false;
@@ -52,14 +53,31 @@ struct OneNumber {
   static KVANT_INLINE F nan_if_nan(F a) { return a == a ? a : static_cast<F>(__builtin_nan("")); }
   static KVANT_INLINE F to_float(I i) { return static_cast<F>(i); }
 
-  static KVANT_INLINE F scale_exponent(F a, I i) {
-    using Bits = std::conditional_t<std::is_same_v<F, float>, std::uint32_t, std::uint64_t>;
-    constexpr int kFractionBits = std::is_same_v<F, float> ? 23 : 52;
-    Bits bits;
-    std::memcpy(&bits, &a, sizeof bits);
-    bits += static_cast<Bits>(static_cast<std::int64_t>(i)) << kFractionBits;
-    std::memcpy(&a, &bits, sizeof bits);
+  static KVANT_INLINE B bits(F a) {
+    B b;
+    std::memcpy(&b, &a, sizeof b);
+    return b;
+  }
+  static KVANT_INLINE F from_bits(B b) {
+    F a;
+    std::memcpy(&a, &b, sizeof a);
     return a;
+  }
+  static KVANT_INLINE B set_bits(B b) { return b; }
+  static KVANT_INLINE B and_bits(B a, B b) { return a & b; }
+  static KVANT_INLINE B or_bits(B a, B b) { return a | b; }
+  static KVANT_INLINE B add_bits(B a, B b) { return a + b; }
+  static KVANT_INLINE B sub_bits(B a, B b) { return a - b; }
+  static KVANT_INLINE B shift_bits_left(B a, int n) { return a << n; }
+  static KVANT_INLINE B shift_bits_right(B a, int n) { return a >> n; }
+  static KVANT_INLINE I to_int_bits(B a) { return static_cast<I>(a); }
+  static KVANT_INLINE B int_bits(I i) { return static_cast<B>(i); }
+  static KVANT_INLINE I and_int(I a, I b) { return a & b; }
+  static KVANT_INLINE I or_int(I a, I b) { return a | b; }
+
+  static KVANT_INLINE F scale_exponent(F a, I i) {
+    constexpr int kFractionBits = std::is_same_v<F, float> ? 23 : 52;
+    return from_bits(bits(a) + (static_cast<B>(static_cast<std::int64_t>(i)) << kFractionBits));
   }
 
   // In the rounding mode that run() has set: to nearest even.

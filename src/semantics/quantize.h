@@ -75,6 +75,24 @@ KVANT_INLINE Bounds<L> quotient_bounds(typename L::I q_min, typename L::I q_max,
   return {L::to_float(L::sub_int(q_min, zp)), L::to_float(L::sub_int(q_max, zp))};
 }
 
+// A quotient as the formulas of floating-point grids take it: with a number that has its sign.
+template <class L>
+struct SignedQuotient {
+  typename L::F y;
+  typename L::F signed_like;
+};
+template <class L, class Quotient>
+KVANT_INLINE SignedQuotient<L> signed_quotient(typename L::F x, const Quotient& quotient, const Bounds<L>&) {
+  const typename L::F y = quotient(x);
+  return {y, y};
+}
+// x is clamped first, so that this one stays finite. It loses the sign of -0.0, and x has it.
+template <class L>
+KVANT_INLINE SignedQuotient<L> signed_quotient(typename L::F x, const CorrectedMultiply<L>& quotient,
+                                               const Bounds<L>& input_bounds) {
+  return {quotient(input_bounds.clamp(x)), x};
+}
+
 // What a scale and a zero point come to, worked out once for all elements that share them.
 template <class L>
 struct Prepared {
@@ -97,7 +115,9 @@ KVANT_INLINE Prepared<L> prepare(typename L::F raw_scale, typename L::I raw_zero
   const Bounds<L> bounds = quotient_bounds<L>(L::set_int(q_min), L::set_int(q_max), zp);
   // False for NaN, zero and negative scales too, which a tensor of scales may hold. In f64 a division hides behind
   // memory, and no exhaustive test could vouch for the shortcut.
-  constexpr C kMin = sizeof(C) == 4 ? C(0x1p-100) : C(1);
+  // Quotients matter down to half of a grid's smallest number, 2^-17 for e5m2: with a scale of 2^-64 or more their
+  // remainders have no bit below 2^-127.
+  constexpr C kMin = sizeof(C) == 4 ? C(0x1p-64) : C(1);
   constexpr C kMax = sizeof(C) == 4 ? C(0x1p100) : C(0);
   const typename L::M corrected = L::both(L::le(L::set(kMin), scale), L::le(scale, L::set(kMax)));
   const typename L::M small_bounds =
@@ -162,26 +182,26 @@ KVANT_INLINE typename L::F fake_quantize_clamped_input(typename L::F x, typename
 
 // ---- Backward -------------------------------------------------------------------------------------------------
 
-// q_min <= rne(quotient(x)) + zp <= q_max, on the value before clamping; false for NaN and infinities. A
-// CorrectedMultiply serves without clamping x first: where it gives NaN, the quotient is out of range anyway.
-template <class L, class Quotient>
+// q_min <= rne(quotient(x)) + zp <= q_max, on the value before clamping; false for NaN and infinities. On a
+// floating-point grid, which is not kRounds, -max <= quotient(x) <= max. A CorrectedMultiply serves without clamping x
+// first: where it gives NaN, the quotient is out of range anyway.
+template <class L, bool kRounds, class Quotient>
 KVANT_INLINE typename L::M in_range(typename L::F x, const Quotient& quotient, const Bounds<L>& bounds) {
-  const typename L::F r = L::round_even(quotient(x));
+  typename L::F r = quotient(x);
+  if constexpr (kRounds) r = L::round_even(r);
   return L::both(L::le(bounds.lo, r), L::le(r, bounds.hi));
 }
 
 // in_range ? dy / scale : 0. The quotient of dy is stored, so it is Divide or Multiply, by the numerics mode.
-template <class L, class QuotientOfX, class QuotientOfDy>
-KVANT_INLINE typename L::F quantize_backward(typename L::F x, typename L::F dy, const QuotientOfX& quotient_of_x,
-                                             const QuotientOfDy& quotient_of_dy, const Bounds<L>& bounds) {
-  return L::masked(in_range<L>(x, quotient_of_x, bounds), quotient_of_dy(dy));
+template <class L, class Quotient>
+KVANT_INLINE typename L::F quantize_backward(typename L::M inside, typename L::F dy, const Quotient& quotient) {
+  return L::masked(inside, quotient(dy));
 }
 
 // in_range ? dy : 0
-template <class L, class Quotient>
-KVANT_INLINE typename L::F fake_quantize_backward(typename L::F x, typename L::F dy, const Quotient& quotient,
-                                                  const Bounds<L>& bounds) {
-  return L::masked(in_range<L>(x, quotient, bounds), dy);
+template <class L>
+KVANT_INLINE typename L::F fake_quantize_backward(typename L::M inside, typename L::F dy) {
+  return L::masked(inside, dy);
 }
 
 // dy * scale

@@ -3,11 +3,11 @@
 //
 //   stored(v)    v rounded to f32, then to the type of the scale, at least its smallest normal number, at most its
 //                largest finite one
-//   symmetric    scale = stored(max(-lo, hi) / q_max)          zero point 0
-//   asymmetric   scale = stored((hi - lo) / (q_max - q_min))   zero point = clamp(q_min - rne(lo / scale), q_min,
-//   q_max)
+//   symmetric    scale = stored(max(-lo, hi) / max)   zero point 0; max: q_max, or that of a floating-point grid
+//   asymmetric   scale = stored((hi - lo) / (q_max - q_min))   zero point = q_min - rne(lo / scale), within the codes
 //
-// 0 belongs to every range. A range of zeros has scale 1 and zero point 0.
+// 0 belongs to every range. A range of zeros has scale 1 and zero point 0. Scales that are codes follow
+// scale_formats.h: powers of two by the rule of compressed-tensors, and e4m3 under a global scale.
 //
 // Not written in lanes, as the other formulas are: there is one scale for a hundred weights or more, and ranges are
 // taken as f64, whatever the weights are.
@@ -19,6 +19,8 @@
 #include <limits>
 
 #include "kvant/element.h"
+#include "semantics/one_number.h"
+#include "semantics/scale_formats.h"
 
 namespace kvant::semantics {
 
@@ -34,20 +36,40 @@ inline float stored(double value, ElementKind scale) {
 }
 
 // With the scale in its stored form.
-struct StoredScale {
+struct SavedScale {
   float scale = 1;
   std::int32_t zero_point = 0;
+  std::uint8_t bits = 0;  // of a scale that is a code
 };
 
+// The largest magnitude that codes stand for.
+constexpr double largest_number(ElementKind code) {
+  return has_float_grid(code) ? static_cast<double>(info(code).format.max()) : code_range(code).max;
+}
+
 // `max_abs` is max(-lo, hi).
-inline StoredScale symmetric_scale(double max_abs, std::int32_t q_max, ElementKind scale) {
+inline SavedScale symmetric_scale(double max_abs, ElementKind code, ElementKind scale) {
   if (max_abs == 0) return {};
-  return {stored(max_abs / q_max, scale), 0};
+  return {stored(max_abs / largest_number(code), scale), 0};
+}
+
+// e8m0.
+inline SavedScale power_scale(double max_abs, ElementKind code) {
+  const auto made = mx_scale<OneNumber<double>>(max_abs, info(code).format.max_exponent(), true);
+  return {static_cast<float>(made.value), 0, static_cast<std::uint8_t>(made.bits)};
+}
+
+// e4m3; the scale is that number / global.
+inline SavedScale scale_under(float global, double max_abs, ElementKind code) {
+  const float plain = static_cast<float>(std::min(max_abs, static_cast<double>(std::numeric_limits<float>::max()))) /
+                      static_cast<float>(largest_number(code));
+  const auto made = nvfp4_scale<OneNumber<float>>(plain, global);
+  return {made.value, 0, static_cast<std::uint8_t>(made.bits)};
 }
 
 // lo / scale is divided in f32 (f64 if `in_f64`).
-inline StoredScale asymmetric_scale(double lo, double hi, std::int32_t q_min, std::int32_t q_max, ElementKind scale,
-                                    bool in_f64) {
+inline SavedScale asymmetric_scale(double lo, double hi, std::int32_t q_min, std::int32_t q_max, ElementKind scale,
+                                   bool in_f64) {
   lo = std::min(lo, 0.0);
   hi = std::max(hi, 0.0);
   if (lo == hi) return {};

@@ -20,9 +20,14 @@ expect() {
 }
 
 expect 0 '^kvant [0-9]+\.[0-9]+\.[0-9]+$' --version
+expect 0 '^kvant [0-9]+\.[0-9]+\.[0-9]+$' -V
 expect 0 '^kvant [0-9]' quantize --version
 expect 2 'Usage: kvant COMMAND'
-for command in '' quantize inspect compare verify demo info bench completion; do
+expect 0 '^Usage: kvant COMMAND' help
+expect 0 '^Usage: kvant quantize IN --output OUT' help quantize
+expect 0 '^Usage: kvant eval ORIGINAL \[QUANTIZED\]' help eval
+expect 2 "'quantise' is not one of quantize, " help quantise
+for command in '' quantize inspect compare verify demo info bench completion help; do
   expect 0 '^Examples:' $command --help
   expect 0 '^Usage: kvant' $command -h
 done
@@ -34,24 +39,37 @@ expect 2 "^kvant: unknown option '--shceme'; did you mean '--scheme'\? try 'kvan
 expect 2 "unknown option '--outptu'; did you mean '--output'" quantize in --outptu out
 expect 2 "unknown option '--smoth=0.5'; did you mean '--smooth'" quantize in -o out --smoth=0.5
 expect 2 "unknown option '--jsn'" demo --jsn
+expect 2 "^kvant: the option '--threads' goes after the command; try 'kvant quantize --help'$" --threads 2 quantize in -o out
+expect 2 "^kvant: the option '--max-memory=2G' goes after the command; try 'kvant --help'$" --max-memory=2G
+expect 2 "^kvant: the option '-o' goes after the command" -o out quantize in
 expect 2 "unexpected argument 'c'; try 'kvant verify --help'$" verify a c
 expect 2 '^kvant: IN is missing; try' quantize -o out
 expect 2 '^kvant: --output is missing; try' quantize in
 expect 2 '^kvant: QUANTIZED is missing; try' compare a
 expect 2 '^kvant: --scheme needs a value; try' quantize in -o out --scheme
 expect 2 '^kvant: --scheme is given more than once; try' quantize in -o out --scheme w8a8 --scheme w4a16
-expect 2 "^kvant: --scheme: 'w8' is not one of w8a8, w8a8-static, w4a16; try" quantize in -o out --scheme w8
+expect 2 "^kvant: --scheme: scheme 'w8': must be one of w8a8, w8a8-static, w8a16, w4a16, .*nvfp4a16; try" quantize in -o out --scheme w8
 expect 2 "^kvant: --max-memory: '2X' has an unknown unit" quantize in -o out --max-memory 2X
-expect 2 "^kvant: --max-memory: '1M' is less than 64.0 MiB" quantize in -o out --max-memory 1M
+expect 2 "^kvant: --max-memory: '1M' is less than 64M, the memory" quantize in -o out --max-memory 1M
 expect 2 "^kvant: --threads: 'many' must be a whole number of at least 0" inspect in --threads many
 expect 2 "^kvant: --threads: '-1' must be a whole number" inspect in --threads -1
 expect 2 "^kvant: --top: '0' must be a whole number of at least 1" compare a b --top 0
 expect 2 "^kvant: --smooth: '1.5' is not a number from 0 to 1" quantize in -o out --stats s --smooth 1.5
 expect 2 "^kvant: --smooth: '-1' is not a number from 0 to 1" quantize in -o out --stats s --smooth -1
-expect 2 'w8a8 has no asymmetric form' quantize in -o out --asymmetric
+expect 2 'fp8 has no asymmetric form that loaders accept; w8a8, ' quantize in -o out --scheme fp8 --asymmetric
+expect 2 '^kvant: --scheme: scheme FP8: .* fp8 is its FP8_DYNAMIC' quantize in -o out --scheme FP8
+expect 2 "^kvant: --override: 'fp8' must be PATTERN=SCHEME, or PATTERN=none; try" quantize in -o out --override fp8
+expect 2 "^kvant: --override: scheme 'fp9': must be one of w8a8, " quantize in -o out --override 're:.*=fp9'
+expect 2 "^kvant: --group-size: 'many' is neither a whole number nor auto; try" quantize in -o out --scheme w4a16 --group-size many
+expect 2 'mxfp4 does not take a group size; w8a16, w4a16, w4a8 do' quantize in -o out --scheme mxfp4 --group-size auto
+expect 2 '^kvant: --scheme nvfp4 needs activation statistics' quantize in -o out --scheme nvfp4
 expect 2 '^kvant: --smooth needs activation statistics' quantize --smooth in -o out
 expect 2 '^kvant: --scheme w8a8-static needs activation statistics' quantize in -o out --scheme w8a8-static
-expect 2 '--smooth-groups needs --smooth' quantize in -o out --smooth-groups llama
+expect 2 "needs activation statistics; give them with --stats FILE, which 'kvant calibrate' writes" quantize --smooth in -o out
+expect 2 '--smooth-groups has no effect without --smooth' quantize in -o out --smooth-groups llama
+expect 2 '^kvant: w8a8 does not take a group size; w8a16, w4a16, w4a8 do; try' quantize in -o out --group-size 64
+expect 2 '^kvant: --stats has no effect on w4a16 by itself; --smooth, --report and the schemes .*w8a8-static' quantize in -o out --scheme w4a16 --stats s
+expect 2 '^kvant: --output is missing; try' quantize in
 expect 2 'use one of them' quantize in -o out --resume --force
 expect 2 "'tcsh' is not one of bash, zsh, fish" completion tcsh
 
@@ -104,8 +122,8 @@ if command -v bash >/dev/null 2>&1; then
   }
   [ "$(complete_words kvant quan)" = quantize ] || complain "bash: kvant quan: $(complete_words kvant quan)"
   [ "$(complete_words kvant quantize --sche)" = --scheme ] || complain "bash: --sche: $(complete_words kvant quantize --sche)"
-  [ "$(complete_words kvant quantize --scheme w4)" = w4a16 ] || complain "bash: --scheme w4: $(complete_words kvant quantize --scheme w4)"
-  [ "$(complete_words kvant -v quantize --scheme = w4)" = w4a16 ] || complain "bash: --scheme=w4"
+  [ "$(complete_words kvant quantize --scheme w4a1)" = w4a16 ] || complain "bash: --scheme w4a1: $(complete_words kvant quantize --scheme w4a1)"
+  [ "$(complete_words kvant -v quantize --scheme = nvfp4a)" = nvfp4a16 ] || complain "bash: --scheme=nvfp4a"
   [ "$(complete_words kvant completion z)" = zsh ] || complain "bash: completion z: $(complete_words kvant completion z)"
 fi
 exit $failed

@@ -31,13 +31,27 @@ TEST(ProgressBar, PrintsLinesWhereThereIsNoTerminal) {
   {
     ProgressBar bar(screen.surroundings(false));
     bar.begin("quantizing", 2'000'000);
-    for (int i = 0; i < 100; ++i) {
+    for (int i = 0; i < 25; ++i) {
       screen.time += 1s;
       bar.advance(20'000);
     }
     bar.note("wrote model.safetensors");
+    bar.finish();
+    screen.time += 100s;
+    bar.advance(1'000'000);  // a thread that was slow
   }
-  EXPECT_EQ(screen.writes, (std::vector<std::string>{"quantizing: 2.00 MB\n", "wrote model.safetensors\n"}));
+  EXPECT_EQ(screen.writes,
+            (std::vector<std::string>{
+                "quantizing: 2.00 MB\n", "quantizing: 10 % of 2.00 MB at 0.0 MB/s, 1 min 30 s left\n",
+                "quantizing: 20 % of 2.00 MB at 0.0 MB/s, 1 min 20 s left\n", "wrote model.safetensors\n"}));
+}
+
+TEST(ProgressSentence, SaysHowFarHowFastAndHowLong) {
+  EXPECT_EQ(progress_sentence("quantizing", 1'000'000'000, 2'000'000'000, base::Unit::bytes, 2.0),
+            "quantizing: 50 % of 2.00 GB at 500 MB/s, 2.0 s left");
+  EXPECT_EQ(progress_sentence("evaluating", 16384, 16384, base::Unit::tokens, 4.0),
+            "evaluating: 100 % of 16,384 tokens at 4096 tokens/s");
+  EXPECT_EQ(progress_sentence("reading", 0, 0, base::Unit::bytes, 0), "reading: 100 % of 0 B");
 }
 
 TEST(ProgressBar, IsSilentWhenAsked) {

@@ -139,7 +139,6 @@ Comparison comparison(std::vector<LayerLoss> layers) {
   ModelLoss model;
   model.label = "small-w8a8";
   model.layers = std::move(layers);
-  model.mean_sqnr_db = 41.23456789012345;
   model.bytes = 1000;
   c.bytes = 4000;
   c.quantized.push_back(std::move(model));
@@ -199,6 +198,15 @@ TEST(Chart, Axes) {
   EXPECT_EQ(axis.place(kInfinity), 1);
   EXPECT_EQ(axis.place(std::nan("")), 0);
   EXPECT_GE(axis.ticks.size(), 3u);
+  // 0.8 dB are no drama: an axis of decibels is 10 dB high.
+  Extent near;
+  near.add(std::vector<double>{41.2, 42.0});
+  EXPECT_LT(near.linear(5).last - near.linear(5).first, 2);
+  EXPECT_GE(near.decibels(5).last - near.decibels(5).first, 10);
+  EXPECT_NEAR(near.decibels(5).place(41.6), 0.5, 0.1);
+  extent.add(0);
+  EXPECT_EQ(extent.decibels(5).first, extent.linear(5).first);
+  EXPECT_EQ(extent.decibels(5).last, extent.linear(5).last);
   // One value, none at all, and spans at the ends of the numbers still have an axis.
   for (const std::vector<double>& values :
        std::vector<std::vector<double>>{{}, {0}, {5}, {-1e308, 1e308}, {5e-324}, {1e300, 1e300}}) {
@@ -277,12 +285,14 @@ TEST(ReportPage, NumbersAreExact) {
   for (const double value :
        {loss.sqnr_db, loss.mse, loss.cosine, loss.largest_error, loss.at_ends, 7.0, *loss.output_sqnr_db})
     EXPECT_EQ(count_of(row, fmt::format(" data-v={}", value)), 1u) << value;
-  EXPECT_TRUE(contains(between(page, "<tr data-fact=mean_sqnr_db", "<tr "), " data-v=41.23456789012345>41.23 dB"));
+  EXPECT_TRUE(
+      contains(between(page, "<tr data-fact=mean_sqnr_db", "<tr "), fmt::format(" data-v={}>38.12 dB", loss.sqnr_db)));
   EXPECT_TRUE(contains(between(page, "<tr data-fact=worst_sqnr_db", "<tr "), "href=#d0"));
   EXPECT_TRUE(contains(between(page, "<tr data-fact=mean_output_sqnr_db", "<tr "), "data-v=33.333333333333336"));
   EXPECT_TRUE(contains(page, fmt::format("data-before=\"{}\"", number_list(c.details[0].quantized[0]->inputs.before))));
-  EXPECT_TRUE(contains(page, "data-rows=2 data-columns=3 data-largest=0.8"));
-  const std::vector<std::uint8_t> levels = {0, 32, 64, 96, 128, 255};
+  // A decade at least, from 0.08: 1 + 254 log10(10 rms / 0.8).
+  EXPECT_TRUE(contains(page, "data-rows=2 data-columns=3 data-least=0.08 data-largest=0.8"));
+  const std::vector<std::uint8_t> levels = {0, 26, 102, 147, 179, 255};
   EXPECT_TRUE(contains(page, base64(grey_png(3, 2, levels))));
 }
 
@@ -300,7 +310,6 @@ TEST(ReportPage, OneWeight) {
   LayerLoss loss = layer("one", kInfinity);
   loss.rows = loss.columns = 1;
   Comparison c = comparison({loss});
-  c.quantized[0].mean_sqnr_db = 0;
   LayerDetail d = detail(1);
   d.channels.sqnr_db = {kInfinity};
   d.strip.rows = d.strip.columns = 1;
@@ -338,7 +347,7 @@ TEST(ReportPage, CheckpointsSideBySide) {
   EXPECT_TRUE(contains(between(page, "<tr id=r1 ", "<td"), ">a</a>"));
   EXPECT_TRUE(contains(between(page, "<tr id=r2 ", "<td"), ">c"));
   EXPECT_EQ(count_of(page, "<svg class=depth"), 2u);
-  EXPECT_EQ(count_of(page, "<div class=layer "), 3u);
+  EXPECT_EQ(count_of(page, "<div class=\"layer s-"), 3u);
   EXPECT_EQ(count_of(page, "<svg class=inputs"), 2u);
   EXPECT_EQ(count_of(between(page, "<tr data-fact=scheme", "<tr "), "<td"), 2u);
   EXPECT_EQ(count_of(between(page, "<tr data-fact=bytes>", "<tr "), "colspan=2"), 1u);
@@ -354,13 +363,6 @@ std::string finding(const std::vector<std::pair<std::string, std::vector<LayerLo
     ModelLoss& model = comparison.quantized.emplace_back();
     model.label = label;
     model.layers = layers;
-    double sum = 0, finite = 0;
-    for (const LayerLoss& one : layers)
-      if (std::isfinite(one.sqnr_db)) {
-        sum += one.sqnr_db;
-        ++finite;
-      }
-    if (finite > 0) model.mean_sqnr_db = sum / finite;
   }
   return std::string(between(report_page(comparison, {}), "<h1>", "</h1>"));
 }
@@ -386,9 +388,43 @@ TEST(ReportPage, NamesTheCheckpointThatLostLeast) {
   for (LayerLoss& one : plain) one.output_sqnr_db = 28;
   for (LayerLoss& one : smooth) one.output_sqnr_db = 33;
   EXPECT_TRUE(contains(finding({{"plain", plain}, {"smooth", smooth}}), "<b>smooth</b> lost least: its outputs"));
+  // Nearly the same is the same.
+  EXPECT_TRUE(
+      contains(finding({{"one", worst_first(40, 40)}, {"two", worst_first(40, 40.1)}, {"low", worst_first(20, 20)}}),
+               "<b>one</b> and <b>two</b> lost least: their weights have 40.00 dB and 40.05 dB on average, "
+               "against 20.00 dB for low."));
+  // Means are of the layers that all of them have.
+  EXPECT_TRUE(contains(finding({{"fewer", {layer("b", 40)}}, {"more", worst_first(10, 41)}}),
+                       "41.00 dB on average, against 40.00 dB for fewer"));
   // Alone.
   EXPECT_TRUE(contains(finding({{"one", worst_first(kInfinity, kInfinity)}}), "lost nothing"));
   EXPECT_FALSE(contains(finding({{"one", worst_first(NAN, kInfinity)}}), "lost nothing"));
+}
+
+TEST(ReportPage, OutputsDecide) {
+  Comparison c = comparison({layer("weights", 20), layer("outputs", 30), layer("neither", 40)});
+  std::vector<LayerLoss>& layers = c.quantized[0].layers;
+  c.details.push_back({"outputs", {detail()}});
+  const auto first_row = [&] { return std::string(between(report_page(c, {}), "<tr id=r0 ", "<td")); };
+  EXPECT_TRUE(contains(first_row(), "weights"));
+  EXPECT_TRUE(contains(report_page(c, {}), "Weights alone are judged"));
+  EXPECT_FALSE(contains(report_page(c, {}), "data-key=estimated_output_sqnr_db"));
+  for (LayerLoss& one : layers) one.estimated_output_sqnr_db = one.module == "outputs" ? 12.5 : 35;
+  const std::string page = report_page(c, {});
+  EXPECT_TRUE(contains(first_row(), "outputs"));
+  EXPECT_TRUE(
+      contains(between(page, "<h1>", "</h1>"), "estimated 27.50 dB on average, the worst 12.50 dB in <b>outputs"));
+  EXPECT_TRUE(contains(between(page, "<tr data-fact=worst_estimated_output_sqnr_db", "<tr "), "data-v=12.5"));
+  EXPECT_TRUE(contains(between(page, "<summary>", "</summary>"), "12.50 dB"));
+  EXPECT_FALSE(contains(page, "Weights alone"));
+  // The chart of outputs comes first, and both have the same axis.
+  EXPECT_LT(page.find("data-key=estimated_output_sqnr_db"), page.find("data-key=sqnr_db"));
+  const std::size_t weights = page.find("<svg class=depth", page.find("<svg class=depth") + 1);
+  EXPECT_EQ(between(page.substr(page.find("<svg class=depth")), "<g class=ty>", "</g>"),
+            between(page.substr(weights), "<g class=ty>", "</g>"));
+  for (LayerLoss& one : layers) one.output_sqnr_db = one.module == "neither" ? 5 : 50;
+  EXPECT_TRUE(contains(first_row(), "neither"));
+  expect_balanced(page);
 }
 
 TEST(ReportPage, NotesOfLayers) {
@@ -439,12 +475,12 @@ TEST(ReportPage, LinesHaveGapsWhereThereIsNoNumber) {
   comparison.details = {{"a", {one}}};
   const std::string page = report_page(comparison, {});
   const std::string_view chart = between(page, "<svg class=channels", "</svg>");
-  EXPECT_EQ(count_of(chart.substr(chart.find("line c-b")), "M"), 2u);
+  EXPECT_EQ(count_of(chart.substr(chart.find("line own")), "M"), 2u);
   EXPECT_TRUE(contains(page, "Gaps: 1 exact. 1 without a number."));
   one.channels.sqnr_db.assign(5, kInfinity);
   comparison.details = {{"a", {one}}};
   EXPECT_TRUE(contains(report_page(comparison, {}), "All are exact."));
-  EXPECT_FALSE(contains(between(report_page(comparison, {}), "<svg class=channels", "</svg>"), "line c-b"));
+  EXPECT_FALSE(contains(between(report_page(comparison, {}), "<svg class=channels", "</svg>"), "line own"));
 }
 
 TEST(ReportPage, LongNamesAreCutForPeopleOnly) {
@@ -452,8 +488,9 @@ TEST(ReportPage, LongNamesAreCutForPeopleOnly) {
   Comparison c = comparison({layer(name, 20)});
   c.details.push_back({name, {detail()}});
   const std::string page = report_page(c, {});
-  EXPECT_EQ(count_of(page, name), 1u);
-  EXPECT_TRUE(contains(page, "data-module=\"" + name + "\""));
+  // In the row and in the details.
+  EXPECT_EQ(count_of(page, name), 2u);
+  EXPECT_EQ(count_of(page, "data-module=\"" + name + "\""), 2u);
 }
 
 TEST(ReportPage, StaysSmall) {

@@ -64,17 +64,17 @@ TEST(ParseSize, RefusesTheRestInASentence) {
 }
 
 TEST(Sizes, ArePrintedWithThreeDigits) {
-  EXPECT_EQ(file_size(0), "0 B");
-  EXPECT_EQ(file_size(999), "999 B");
-  EXPECT_EQ(file_size(1000), "1.00 kB");
-  EXPECT_EQ(file_size(27'400'000), "27.4 MB");
-  EXPECT_EQ(file_size(999'499), "999 kB");
-  EXPECT_EQ(file_size(999'500), "1.00 MB");
-  EXPECT_EQ(file_size(9'995'000), "10.0 MB");
-  EXPECT_EQ(file_size(2'000'000'000'000), "2.00 TB");
-  EXPECT_EQ(memory_size(std::uint64_t{1} << 30), "1.00 GiB");
-  EXPECT_EQ(memory_size(1023), "1023 B");
-  EXPECT_EQ(memory_size(std::uint64_t{300} << 20), "300 MiB");
+  EXPECT_EQ(byte_size(0), "0 B");
+  EXPECT_EQ(byte_size(999), "999 B");
+  EXPECT_EQ(byte_size(1000), "1.00 kB");
+  EXPECT_EQ(byte_size(27'400'000), "27.4 MB");
+  EXPECT_EQ(byte_size(999'499), "999 kB");
+  EXPECT_EQ(byte_size(999'500), "1.00 MB");
+  EXPECT_EQ(byte_size(9'995'000), "10.0 MB");
+  EXPECT_EQ(byte_size(2'000'000'000'000), "2.00 TB");
+  EXPECT_EQ(size_argument(std::uint64_t{64} << 20), "64M");
+  EXPECT_EQ(size_argument((std::uint64_t{64} << 20) + 1), "65M");
+  EXPECT_EQ(size_argument(0), "0M");
 }
 
 TEST(Durations, GetCoarserWithTime) {

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <fmt/core.h>
+
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,6 +48,27 @@ TEST(Shortened, LosesItsMiddle) {
     EXPECT_GE(display_width(text), width - 2);
     EXPECT_EQ(text.find('\xFF'), std::string::npos);
   }
+}
+
+TEST(Shortened, OfANameTheNumbersStay) {
+  const std::string name = "model.layers.12.self_attn.q_proj", expert = "model.layers.3.mlp.experts.17.gate_proj";
+  EXPECT_EQ(shortened(name, 32), name);
+  EXPECT_EQ(shortened(name, 31), "model.layer…12.self_attn.q_proj");
+  EXPECT_EQ(shortened(name, 20), "…12.self_attn.q_proj");
+  EXPECT_EQ(shortened(name, 19), "…12…elf_attn.q_proj");
+  EXPECT_EQ(shortened(name, 12), "…12…n.q_proj");
+  EXPECT_EQ(shortened(expert, 30), "mod…3.mlp.experts.17.gate_proj");
+  EXPECT_EQ(shortened(expert, 20), "model…3…17.gate_proj");
+  EXPECT_EQ(shortened(expert, 12), "…3…17…e_proj");
+  EXPECT_EQ(shortened(expert, 8), "mod…proj");  // no room for more
+  // Twelve columns, the fewest that a column of a table has, tell 100 layers apart.
+  std::set<std::string> seen;
+  for (int layer = 0; layer < 100; ++layer)
+    for (const char* const module : {"self_attn.q_proj", "self_attn.k_proj", "mlp.down_proj"}) {
+      const std::string text = shortened(fmt::format("model.layers.{}.{}", layer, module), 12);
+      EXPECT_LE(display_width(text), 12);
+      EXPECT_TRUE(seen.insert(text).second) << text;
+    }
 }
 
 TEST(Wrapped, BreaksBetweenWords) {
@@ -92,13 +116,13 @@ TEST(Table, LeavesOutOptionalColumnsBeforeNamesSuffer) {
   table.add({"model.layers.0.self_attn.q_proj.weight", "BF16", "524 kB", "model-00001-of-00002.safetensors"});
   EXPECT_EQ(table.text(Terminal(), 85),
             "tensor                                dtype    size  shard\n"
-            "model.layers.0.se…attn.q_proj.weight  BF16   524 kB  model-00001-of-00002.safetensors\n");
+            "model.laye…0.self_attn.q_proj.weight  BF16   524 kB  model-00001-of-00002.safetensors\n");
   EXPECT_EQ(table.text(Terminal(), 55),
             "tensor                                  dtype    size\n"
             "model.layers.0.self_attn.q_proj.weight  BF16   524 kB\n");
   EXPECT_EQ(table.text(Terminal(), 40),
             "tensor                              size\n"
-            "model.layers.0.…tn.q_proj.weight  524 kB\n");
+            "model.…0.self_attn.q_proj.weight  524 kB\n");
 }
 
 TEST(Table, HasBoldTitlesWhereThereIsColor) {

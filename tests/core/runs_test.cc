@@ -6,6 +6,8 @@
 
 #include <vector>
 
+#include "tests/support/granularity_text.h"
+
 namespace kvant::core {
 namespace {
 
@@ -26,7 +28,12 @@ std::int64_t parameter_by_definition(const Shape& shape, const Granularity& g, s
   std::int64_t flat = 0;
   for (int i = 0; i < parameters.rank(); ++i) {
     const std::int64_t at = index[static_cast<std::size_t>(i)];
-    flat = flat * parameters[i] + (g.kind() == GranularityKind::group && i == axis ? at / g.group_size() : at);
+    const bool grouped = g.kind() == GranularityKind::group && i == axis, block = g.kind() == GranularityKind::block;
+    const std::int64_t side = grouped                          ? g.group_size()
+                              : block && i == shape.rank() - 1 ? g.block_columns()
+                              : block && i == shape.rank() - 2 ? g.block_rows()
+                                                               : 1;
+    flat = flat * parameters[i] + at / side;
   }
   return flat;
 }
@@ -41,8 +48,7 @@ void check(const Runs& runs, const Shape& shape, const Granularity& g) {
       ASSERT_EQ(first_parameter(runs, i), first_parameter(runs, line));
     for (std::int64_t j = 0; j < runs.length; ++j)
       ASSERT_EQ(first_parameter(runs, line) + j / runs.run, parameter_by_definition(shape, g, line * runs.length + j))
-          << name(g.kind()) << " axis " << g.axis() << " size " << g.group_size() << " of " << shape.to_string()
-          << ", line " << line << " element " << j;
+          << tests::granularity_text(g) << " of " << shape.to_string() << ", line " << line << " element " << j;
   }
 }
 
@@ -54,6 +60,9 @@ TEST(Runs, GiveEachElementItsParameter) {
       all.push_back(Granularity::per_channel(axis));
       for (const std::int64_t size : {1, 2, 3, 4, 100}) all.push_back(Granularity::per_group(axis, size));
     }
+    if (shape.rank() >= 2)
+      for (const std::int64_t rows : {1, 2, 3, 4, 100})
+        for (const std::int64_t columns : {1, 2, 3, 4, 100}) all.push_back(Granularity::per_block(rows, columns));
     for (const Granularity& g : all) {
       check(dense_runs(shape, g), shape, g);
       const Runs rows = row_runs(shape, g);
@@ -64,9 +73,22 @@ TEST(Runs, GiveEachElementItsParameter) {
   }
 }
 
+// What is contiguous is walked as one line, which is faster than row by row.
+TEST(Runs, JoinTheRowsOfBlocksThatAreContiguous) {
+  const Runs by_row = dense_runs({6, 8}, Granularity::per_block(1, 4));
+  EXPECT_EQ(by_row.lines, 1);
+  EXPECT_EQ(by_row.run, 4);
+  const Runs whole_rows = dense_runs({5, 6, 8}, Granularity::per_block(3, 100));
+  EXPECT_EQ(whole_rows.lines, 1);
+  EXPECT_EQ(whole_rows.run, 24);
+  const Runs ragged = dense_runs({5, 6, 8}, Granularity::per_block(4, 8));
+  EXPECT_EQ(ragged.lines, 5);
+  EXPECT_EQ(ragged.run, 32);
+}
+
 TEST(Runs, HaveNoLinesWithoutElements) {
   for (const Granularity& g : {Granularity::per_tensor(), Granularity::per_token(), Granularity::per_channel(0),
-                               Granularity::per_group(1, 4)}) {
+                               Granularity::per_group(1, 4), Granularity::per_block(2, 2)}) {
     EXPECT_EQ(dense_runs({3, 0}, g).lines, 0);
     EXPECT_EQ(row_runs({0, 3}, g).lines, 0);
   }
@@ -79,6 +101,8 @@ TEST(ParameterShape, FollowsTheGranularity) {
   EXPECT_EQ(*parameter_shape(shape, Granularity::per_token()), Shape({4, 10}));
   EXPECT_EQ(*parameter_shape(shape, Granularity::per_group(1, 4)), Shape({4, 3, 6}));
   EXPECT_EQ(*parameter_shape(shape, Granularity::per_group(-1, 6)), Shape({4, 10, 1}));
+  EXPECT_EQ(*parameter_shape(shape, Granularity::per_block(4, 4)), Shape({4, 3, 2}));
+  EXPECT_EQ(*parameter_shape(shape, Granularity::per_block(100, 1)), Shape({4, 1, 6}));
 }
 
 }  // namespace

@@ -1,12 +1,21 @@
 // Every input there is: all 2^32 f32 bit patterns for several parameter sets, all 65536 of f16 and bf16 for many, on
-// every instruction set against the scalar reference, for equality.
+// every instruction set against the scalar reference, for equality; and all f32 on floating-point grids against a grid
+// that is written plainly.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
 #include <cstring>
+#include <optional>
 #include <random>
+#include <thread>
 #include <vector>
 
+#include "semantics/quantize.h"
 #include "tests/support/elementwise_case.h"
+#include "tests/support/float_grid_reference.h"
 #include "tests/support/isas.h"
 
 namespace kvant::tests {
@@ -18,9 +27,20 @@ struct ParameterSet {
   std::int32_t q_min;
   std::int32_t q_max;
   Numerics numerics;
+  std::optional<ElementKind> grid = std::nullopt;  // a floating-point one, in place of zero point and range
+  bool saturate = true;
+
+  ElementKind code() const { return grid.value_or(q_min < 0 ? ElementKind::s8 : ElementKind::u8); }
 };
 
+ParameterSet on_grid(ElementKind grid, double scale, bool saturate = true, Numerics numerics = Numerics::exact) {
+  return {scale, 0, 0, 0, numerics, grid, saturate};
+}
+
 std::ostream& operator<<(std::ostream& out, const ParameterSet& p) {
+  if (p.grid)
+    return out << "scale " << p.scale << " grid " << name(*p.grid) << (p.saturate ? " " : " unsaturated ")
+               << name(p.numerics);
   return out << "scale " << p.scale << " zp " << p.zero_point << " range [" << p.q_min << ", " << p.q_max << "] "
              << name(p.numerics);
 }
@@ -34,9 +54,14 @@ std::vector<ArchSku> vector_isas() {
 
 ElementwisePlan select(QuantizeKind op, ElementKind f, const ParameterSet& p, std::int64_t n, ArchSku isa,
                        const Stream& stream) {
-  ElementwiseDescriptor d = describe(op, f, p.q_min < 0 ? ElementKind::s8 : ElementKind::u8, {n}, PerTensor{});
-  d.q_min = p.q_min;
-  d.q_max = p.q_max;
+  ElementwiseDescriptor d = describe(op, f, p.code(), {n}, PerTensor{});
+  if (p.grid) {
+    if (is_fake(op)) d.grid = p.grid;
+    d.saturate = p.saturate;
+  } else {
+    d.q_min = p.q_min;
+    d.q_max = p.q_max;
+  }
   auto plan = ElementwisePlan::select(stream, d, {.isa = isa, .numerics = p.numerics});
   if (!plan.ok()) {
     ADD_FAILURE() << plan.status().message();
@@ -49,7 +74,7 @@ ElementwisePlan select(QuantizeKind op, ElementKind f, const ParameterSet& p, st
 void compare(QuantizeKind op, ElementKind f, const ParameterSet& p, const std::vector<std::byte>& x,
              const std::vector<std::byte>& dy, const Stream& stream) {
   const std::int64_t n = static_cast<std::int64_t>(x.size()) * 8 / bits_per_element(f);
-  const ElementKind write = op == QuantizeKind::quantize ? (p.q_min < 0 ? ElementKind::s8 : ElementKind::u8) : f;
+  const ElementKind write = op == QuantizeKind::quantize ? p.code() : f;
   thread_local std::vector<std::byte> want, got;
   want.resize(static_cast<std::size_t>(row_bytes(write, n)));
   got.resize(want.size());
@@ -71,8 +96,9 @@ void compare(QuantizeKind op, ElementKind f, const ParameterSet& p, const std::v
     const std::int64_t at = first_difference(got, want, write);
     if (at == -1) continue;
     std::uint64_t bits = 0;
-    const auto width = static_cast<std::size_t>(bits_per_element(f)) / 8;
-    std::memcpy(&bits, x.data() + static_cast<std::size_t>(at) * width, width);
+    const std::size_t width = unit_bytes(f);
+    const auto element = static_cast<std::size_t>(at) * static_cast<std::size_t>(elements_per_byte(write));
+    std::memcpy(&bits, x.data() + element * width, width);
     FAIL() << plan.sku().name() << " differs for the input with bits " << std::hex << bits << std::dec << ", " << p;
   }
 }
@@ -125,6 +151,128 @@ TEST(AllF32Training, FakeQuantizeBackward) {
   compare_all_f32(QuantizeKind::fake_quantize_backward, {0.1, 13, -127, 127, Numerics::exact});
 }
 
+// ---- floating-point grids, against a grid that is written plainly ----
+
+// The codes of `count` f32 whose bits follow each other from `first` on. Quotients grow with the bits, so codes change
+// at few places, which are looked for.
+std::vector<std::byte> grid_codes(const GridReference& reference, const ParameterSet& p, std::uint32_t first,
+                                  std::uint32_t count) {
+  const auto code_at = [&](std::uint32_t i) {
+    const float quotient = std::bit_cast<float>(first + i) / static_cast<float>(p.scale);
+    return reference.code_of(static_cast<double>(quotient), p.saturate);
+  };
+  const bool packed = is_packed(*p.grid);
+  std::vector<std::byte> codes(static_cast<std::size_t>(row_bytes(*p.grid, count)));
+  for (std::uint32_t begin = 0; begin < count;) {
+    const std::uint8_t code = code_at(begin);
+    std::uint32_t last = begin, beyond = count;
+    while (beyond - last > 1) {
+      const std::uint32_t middle = last + (beyond - last) / 2;
+      (code_at(middle) == code ? last : beyond) = middle;
+    }
+    if (!packed) {
+      std::memset(&codes[begin], code, beyond - begin);
+    } else {
+      for (; begin < beyond && begin % 2 != 0; ++begin) codes[begin / 2] |= static_cast<std::byte>(code << 4);
+      const std::uint32_t whole = (beyond - begin) / 2;
+      if (whole != 0) std::memset(&codes[begin / 2], code << 4 | code, whole);
+      if (begin + 2 * whole < beyond) codes[begin / 2 + whole] |= static_cast<std::byte>(code);
+    }
+    begin = beyond;
+  }
+  return codes;
+}
+
+class AllF32ToGrids : public testing::TestWithParam<ParameterSet> {};
+
+TEST_P(AllF32ToGrids, EqualTheReferenceOnEveryInstructionSet) {
+  const ParameterSet& p = GetParam();
+  const GridReference reference(*p.grid);
+  constexpr std::uint32_t kChunk = 1 << 20;
+  const Stream stream = Stream::cpu();
+  std::vector<float> x(kChunk);
+  std::vector<std::byte> got(static_cast<std::size_t>(row_bytes(*p.grid, kChunk)));
+  ElementwiseArgs args;
+  args.input = {x.data(), ElementKind::f32, {kChunk}, 0};
+  args.output = {got.data(), *p.grid, {kChunk}, 0};
+  args.scale = AnyParameter(static_cast<float>(p.scale));
+  std::vector<ArchSku> isas = vector_isas();
+  isas.push_back(ArchSku::scalar);
+  for (std::uint64_t first = 0; first < std::uint64_t{1} << 32; first += kChunk) {
+    for (std::uint32_t i = 0; i < kChunk; ++i) x[i] = std::bit_cast<float>(static_cast<std::uint32_t>(first) + i);
+    const std::vector<std::byte> want = grid_codes(reference, p, static_cast<std::uint32_t>(first), kChunk);
+    for (const ArchSku isa : isas) {
+      const ElementwisePlan plan = select(QuantizeKind::quantize, ElementKind::f32, p, kChunk, isa, stream);
+      const Status status = plan.run(stream, {}, args);
+      ASSERT_TRUE(status.ok()) << status.message();
+      note_kernel(plan.sku());
+      const std::int64_t at = first_difference(got, want, *p.grid);
+      ASSERT_EQ(at, -1) << plan.sku().name() << " differs from bits " << std::hex
+                        << first + static_cast<std::uint64_t>(at) * static_cast<unsigned>(elements_per_byte(*p.grid))
+                        << std::dec << " on, " << p;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sets, AllF32ToGrids,
+                         testing::Values(on_grid(ElementKind::e4m3, 1), on_grid(ElementKind::e5m2, 1),
+                                         on_grid(ElementKind::e2m1, 1),
+                                         on_grid(ElementKind::e4m3, 0.00214854861, false),
+                                         on_grid(ElementKind::e5m2, 3.3, false)));
+
+// ---- the product that is corrected ----
+
+struct FusedLanes {
+  using F = float;
+  static float mul(float a, float b) { return a * b; }
+  static float fma(float a, float b, float c) { return std::fma(a, b, c); }
+  static float fnma(float a, float b, float c) { return std::fma(-a, b, c); }
+};
+
+// x around scale * middle: the nearest number and two neighbours to each side.
+bool is_quotient_around(float scale, float inverse, float middle) {
+  const semantics::CorrectedMultiply<FusedLanes> corrected{scale, inverse};
+  const std::uint32_t nearest = std::bit_cast<std::uint32_t>(scale * middle);
+  bool same = true;
+  for (std::uint32_t bits = nearest - 2; bits != nearest + 3; ++bits) {
+    const float x = std::bit_cast<float>(bits);
+    same = same && corrected(x) == x / scale;
+  }
+  return same;
+}
+
+// Where a floating-point grid could notice: numbers of a grid, and the middles between them, are 1 + k/16 times a power
+// of two for e4m3, and every second of these for the others, subnormal ones and the max included. All mantissas that a
+// scale can have.
+TEST(CorrectedProduct, IsTheQuotientWhereverAGridCouldNotice) {
+  std::atomic<std::uint32_t> wrong = 0;
+  constexpr std::uint32_t kMantissas = 1 << 23;
+  const unsigned workers = std::max(1u, std::thread::hardware_concurrency());
+  std::vector<std::thread> threads;
+  for (unsigned worker = 0; worker < workers; ++worker)
+    threads.emplace_back([&, worker] {
+      for (std::uint32_t mantissa = worker; mantissa < kMantissas; mantissa += workers) {
+        const float scale = std::bit_cast<float>(0x3F800000u | mantissa), inverse = 1 / scale;
+        for (int k = 0; k < 16; ++k)
+          if (!is_quotient_around(scale, inverse, 1 + static_cast<float>(k) / 16)) wrong = 0x3F800000u | mantissa;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0u) << "scale " << std::bit_cast<float>(wrong.load());
+}
+
+// The same at the ends of the scales that are served, with the least and the greatest quotients of a grid.
+TEST(CorrectedProduct, IsTheQuotientAtTheEndsOfItsScales) {
+  for (const int exponent : {-64, -63, -1, 1, 98, 99})
+    for (std::uint32_t mantissa = 0; mantissa < 1 << 23; mantissa += 10007) {
+      const float scale = std::ldexp(std::bit_cast<float>(0x3F800000u | mantissa), exponent), inverse = 1 / scale;
+      for (int power = -17; power <= 16; ++power)
+        for (int k = 0; k < 16; ++k)
+          ASSERT_TRUE(is_quotient_around(scale, inverse, std::ldexp(1 + static_cast<float>(k) / 16, power)))
+              << std::hexfloat << scale << " times " << 1 + static_cast<float>(k) / 16 << " at 2^" << power;
+    }
+}
+
 // All inputs of the 16-bit types, for many parameter sets and every operator that reads them.
 class AllSixteenBit : public testing::TestWithParam<ElementKind> {};
 
@@ -153,6 +301,16 @@ TEST_P(AllSixteenBit, EveryOperator) {
             if (HasFatalFailure()) return;
           }
         }
+  for (const double scale : kScales)
+    for (const ElementKind grid : kFloatGrids)
+      for (const Numerics numerics : {Numerics::exact, Numerics::reciprocal})
+        for (const bool saturate : {true, false})
+          for (const QuantizeKind op : {QuantizeKind::quantize, QuantizeKind::fake_quantize,
+                                        QuantizeKind::quantize_backward, QuantizeKind::fake_quantize_backward}) {
+            if (!saturate && (is_backward(op) || !may_overflow(grid))) continue;
+            compare(op, f, on_grid(grid, scale, saturate, numerics), x, dy, stream);
+            if (HasFatalFailure()) return;
+          }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, AllSixteenBit, testing::Values(ElementKind::f16, ElementKind::bf16),

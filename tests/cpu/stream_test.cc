@@ -121,7 +121,7 @@ TEST(DynamicRangePlan, ServesManyThreadsAtOnce) {
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * 37 % 1009) - 500.0f;
   const Stream stream = Stream::cpu(4);
   for (const Granularity& scope : {Granularity::per_tensor(), Granularity::per_channel(1), Granularity::per_token(),
-                                   Granularity::per_group(0, 7)}) {
+                                   Granularity::per_group(0, 7), Granularity::per_block(7, 100)}) {
     const auto plan = DynamicRangeQuantizePlan<float, std::int8_t>::select(
         stream, {.shape = shape, .scope = scope, .mode = DynamicRangeMode::asymmetric});
     ASSERT_TRUE(plan.ok()) << plan.status().message();

@@ -53,6 +53,7 @@ REQUIRED = [
     (r"^elementwise<Dequantize<(f64, [su]8|f32, [su]4)>", ["load of 64 bits", "store of 128 bits"]),
     (r"^(elementwise|dynamic_runs|dynamic_columns)\b", ["load of 128 bits", "store of 128 bits"]),
     (r"^range_(runs|columns)\b", ["load of 128 bits"]),
+    (r"^linear_tile<CodeByte\b", ["mma.sync m16n8k32 of s8", "cp.async", "ldmatrix", "store of 32 bits"]),
     (r"^linear_tile\b", ["mma.sync m16n8k32 of s8", "cp.async", "ldmatrix", "store of 128 bits"]),
     (r"^linear_small\b", ["dp4a", "load of 128 bits"]),
     (r"", []),

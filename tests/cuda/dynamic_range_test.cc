@@ -74,9 +74,23 @@ TEST_P(EveryCudaDynamicRangeKernel, EqualsScalarInEveryCombination) {
     for (const Granularity& scope : scopes_of(shape)) {
       DynamicRangeQuantizeDescriptor d = of(shape, scope, turns.mode());
       if (turns.any() % 2 == 0) narrow(d, turns.any());
+      if (turns.any() % 2 == 0) write_any_scales(d, turns.any());
       const DynamicRangeCase c(d, turns.data(), turns.any());
       ASSERT_TRUE(same(c, turns.run()));
     }
+}
+
+// Every way to write scales, along rows, across them and for a whole tensor; with odd values among the others.
+TEST_P(EveryCudaDynamicRangeKernel, EqualsScalarForEveryKindOfScales) {
+  Turns turns(9);
+  for (const ScaleChoice& choice : scale_choices(in(), out()))
+    for (const Granularity& scope :
+         std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{1}, PerGroup{1, 16}, PerGroup{0, 2}})
+      for (const Data data : {Data::normal, Data::any_bits}) {
+        DynamicRangeQuantizeDescriptor d = of({7, 70}, scope, turns.mode());
+        write_scales_as(d, choice);
+        ASSERT_TRUE(same({d, data, turns.any()}, turns.run()));
+      }
 }
 
 // Shapes that need each way of finding ranges: by a thread, a warp, a block or many; along rows and across them.
@@ -106,7 +120,8 @@ TEST_P(EveryCudaDynamicRangeKernel, EqualsScalarInEveryModeAndOnAllData) {
 // them to the other side than the quotient.
 TEST_P(EveryCudaDynamicRangeKernel, HalvesGoWhereTheNumericsSendThem) {
   constexpr std::size_t kSide = 60;
-  const std::int32_t q_max = code_range(out()).max;
+  const std::int32_t q_max =
+      has_float_grid(out()) ? static_cast<std::int32_t>(info(out()).format.max()) : code_range(out()).max;
   std::uint32_t turn = 0;
   for (const Granularity& scope : std::vector<Granularity>{PerGroup{1, 3}, PerToken{}, PerChannel{1}}) {
     DynamicRangeCase c(of({kSide, kSide}, scope, kModes[0]), Data::normal, 1);
@@ -161,7 +176,8 @@ TEST_P(EveryCudaDynamicRangeKernel, OddSegmentsStayAmongThemselves) {
 // What is found without looking at each value twice must not lose the one that matters.
 TEST_P(EveryCudaDynamicRangeKernel, OneOddValueAnywhereIsNoticed) {
   Turns turns(4);
-  for (const Granularity& scope : std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{1}, PerGroup{1, 32}})
+  for (const Granularity& scope :
+       std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{1}, PerGroup{1, 32}, PerBlock{4, 32}})
     for (const std::size_t place : {0u, 31u, 299u, 1033u, 2999u})
       for (const double value : {kInf, double{NAN}, 1e4, -1e4}) {
         if (turns.any() % 2 == 0) continue;
@@ -181,30 +197,36 @@ TEST_P(EveryCudaDynamicRangeKernel, EveryPatternOf16Bits) {
       std::memcpy(&input[2 * pattern], &bits, 2);
     }
   Turns turns(5);
-  for (const Granularity& scope : std::vector<Granularity>{PerToken{}, PerChannel{1}, PerGroup{1, 128}})
+  for (const Granularity& scope :
+       std::vector<Granularity>{PerToken{}, PerChannel{1}, PerGroup{1, 128}, PerBlock{16, 64}})
     ASSERT_TRUE(same({of({128, 512}, scope, turns.mode()), input}, turns.run()));
 }
 
 TEST_P(EveryCudaDynamicRangeKernel, KeepsToRowsThatHaveStrides) {
   Turns turns(6);
   for (const Shape& shape : {Shape{6, 64}, Shape{6, 75}, Shape{2, 3, 37}, Shape{1, 9}, Shape{7, 1}}) {
-    const std::int64_t even = 12 + shape.row_length() % 2;  // rows of packed codes are whole bytes apart
+    const std::int64_t even = 15 - (shape.row_length() + 3) % 4;  // rows of packed codes are whole bytes apart
     const Form forms[] = {{0, 0}, {11, 0}, {0, even}, {3, even}};
     for (const Granularity& scope : scopes_of(shape)) {
-      const DynamicRangeCase c(of(shape, scope, turns.mode()), turns.data(), turns.any());
+      DynamicRangeQuantizeDescriptor d = of(shape, scope, turns.mode());
+      write_any_scales(d, turns.any());
+      const DynamicRangeCase c(d, turns.data(), turns.any());
       ASSERT_TRUE(same(c, turns.run(), forms[turns.any() % std::size(forms)]));
     }
   }
   const DynamicRangeCase large(of({90, 301}, PerTensor{}, kModes[1]), Data::one_odd, 8);
-  ASSERT_TRUE(same(large, turns.run(), {.input_gap = 7, .output_gap = 21}));
+  ASSERT_TRUE(same(large, turns.run(), {.input_gap = 7, .output_gap = 23}));
 }
 
 TEST_P(EveryCudaDynamicRangeKernel, WorksAtAddressesThatSuitTheElementOnly) {
   Turns turns(7);
-  for (const Granularity& scope : std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{1}, PerGroup{1, 32},
-                                                           PerGroup{0, 2}, PerGroup{1, 3}})
+  for (const Granularity& scope :
+       std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{1}, PerGroup{1, 32}, PerGroup{0, 2}, PerGroup{1, 3},
+                                PerBlock{2, 3}, PerBlock{3, 32}})
     for (const auto& [inputs, outputs] : {std::pair<std::size_t, std::size_t>{1, 1}, {3, 0}, {0, 1}, {2, 5}, {15, 7}}) {
-      const DynamicRangeCase c(of({5, 131}, scope, turns.mode()), turns.data(), turns.any());
+      DynamicRangeQuantizeDescriptor d = of({5, 131}, scope, turns.mode());
+      write_any_scales(d, turns.any());
+      const DynamicRangeCase c(d, turns.data(), turns.any());
       DeviceRun how = turns.run();
       how.shifts = {inputs, outputs};
       ASSERT_TRUE(same(c, how));

@@ -48,7 +48,7 @@ testing::AssertionResult same(const KernelSku& sku, const ElementwiseCase& c, De
   args.output.row_stride = stride(form.more_in_output);
   if (form.scale_is_number)
     args.scale = c.float_kind == ElementKind::f64 ? AnyParameter(c.scale64[0]) : AnyParameter(c.scale32[0]);
-  if (form.zero_point_is_number) args.zero_point = AnyParameter(c.zero_point[0]);
+  if (form.zero_point_is_number && !c.grid) args.zero_point = AnyParameter(c.zero_point[0]);
   const std::string text = sku.name() + ": " + c.describe_case() + " gap " + std::to_string(form.gap) + " and " +
                            std::to_string(form.more_in_gradient) + " and " + std::to_string(form.more_in_output) +
                            " more" + (form.scale_is_number ? " scale a number" : "") +
@@ -57,16 +57,17 @@ testing::AssertionResult same(const KernelSku& sku, const ElementwiseCase& c, De
   return same_on_device<ElementwisePlan>(c.descriptor, args, text, how);
 }
 
-class EveryCudaKernel : public testing::TestWithParam<const detail::ElementwiseKernel*> {
+class EveryCudaKernel : public testing::TestWithParam<KernelOnGrid<detail::ElementwiseKernel>> {
  protected:
-  static const KernelSku& sku() { return GetParam()->sku; }
+  static const KernelSku& sku() { return GetParam().kernel->sku; }
   static ElementwiseDescriptor descriptor(const Shape& shape, const Granularity& granularity) {
-    return descriptor_for(sku(), shape, granularity);
+    return GetParam().descriptor(shape, granularity);
   }
-  // The same with codes that do not use all of their type, for what clamps.
+  // The same with codes that do not use all of their type, for what clamps; or with what is beyond a grid kept there.
   static ElementwiseDescriptor narrowed(const Shape& shape, const Granularity& granularity, std::uint32_t which) {
     ElementwiseDescriptor d = descriptor(shape, granularity);
     if (!elementwise_operator(d.op).rounds) return d;
+    if (float_grid_of(d)) return unsaturated(d);
     const ElementKind code = is_code(d.output) ? d.output : ElementKind::s8;
     const CodeRange range = narrow_range(code, DynamicRangeMode::asymmetric, which);
     d.q_min = range.min;
@@ -107,6 +108,8 @@ TEST_P(EveryCudaKernel, EqualsScalarInEveryGranularityOfRank4) {
       for (std::size_t i = 0; i < 2; ++i)
         scopes.push_back(PerGroup{axis % 2 == 0 ? axis - 4 : axis, kGroups[(turn + 2 * scopes.size() + i) % 6]});
     }
+    for (const PerBlock& block : {PerBlock{2, 3}, PerBlock{1, 4}, PerBlock{3, 1}, PerBlock{2, 1000}, PerBlock{1000, 5}})
+      scopes.push_back(block);
     for (const Granularity& scope : scopes) {
       const ElementwiseCase c(descriptor(shape, scope), 1000 + turn, true);
       ASSERT_TRUE(same(sku(), c, {.turn = turn, .numerics = in_turn(turn / 3)}));
@@ -140,6 +143,7 @@ TEST_P(EveryCudaKernel, EqualsScalarOnManyLinesAndOnLongOnes) {
   expect_same(descriptor({kMany, 3}, PerToken{}));
   expect_same(descriptor({kMany + 1, 5}, PerChannel{1}));
   expect_same(descriptor({kMany / 7, 7, 4}, PerGroup{1, 2}));
+  expect_same(descriptor({kMany / 7, 7, 4}, PerBlock{2, 3}));
   expect_same(descriptor({70001}, PerTensor{}));
   expect_same(descriptor({30011}, PerChannel{0}));
   expect_same(descriptor({2, 20003}, PerGroup{1, 128}));
@@ -158,14 +162,14 @@ TEST_P(EveryCudaKernel, EqualsScalarWithNumbersAsParameters) {
       }
 }
 
-// Rows with gaps between them: what is in the gaps stays there. An even stride keeps rows of packed codes whole bytes
-// apart.
+// Rows with gaps between them: what is in the gaps stays there. A stride that is a multiple of four keeps rows of
+// packed codes whole bytes apart.
 TEST_P(EveryCudaKernel, KeepsToRowsThatHaveStrides) {
   std::uint32_t turn = 0;
   for (const Granularity& scope : kGranularities2d)
     for (const std::int64_t columns : {64, 75}) {
       const ElementwiseCase c(descriptor({6, columns}, scope), 21, true);
-      ASSERT_TRUE(same(sku(), c, {.turn = turn++}, {.gap = 12 + columns % 2}));
+      ASSERT_TRUE(same(sku(), c, {.turn = turn++}, {.gap = 16 - columns % 4}));
     }
   const ElementwiseCase c(descriptor({2, 3, 37}, PerChannel{1}), 22, true);
   ASSERT_TRUE(same(sku(), c, {}, {.gap = 3}));
@@ -176,7 +180,7 @@ TEST_P(EveryCudaKernel, StridesOfOperandsMayDiffer) {
   std::uint32_t turn = 0;
   for (const Granularity& scope : {Granularity::per_tensor(), Granularity::per_token(), Granularity::per_channel(1)})
     for (const auto& [gap, gradient, output] :
-         {std::array<std::int64_t, 3>{3, 4, 10}, {0, 5, 0}, {0, 0, 7}, {9, -9, -9}}) {
+         {std::array<std::int64_t, 3>{3, 4, 8}, {0, 5, 0}, {0, 0, 7}, {11, -11, -11}}) {
       const ElementwiseCase c(descriptor({5, 37}, scope), 23 + turn, false);
       const Form form{.gap = gap, .more_in_gradient = gradient, .more_in_output = output};
       ASSERT_TRUE(same(sku(), c, {.turn = turn++}, form));
@@ -191,6 +195,18 @@ TEST_P(EveryCudaKernel, WorksAtAddressesThatSuitTheElementOnly) {
     for (const auto& [inputs, outputs] : {std::pair<std::size_t, std::size_t>{1, 1}, {3, 0}, {0, 1}, {2, 5}, {15, 7}}) {
       const ElementwiseCase c(descriptor({5, 131}, scope), 11, false);
       ASSERT_TRUE(same(sku(), c, {.turn = turn++, .shifts = {inputs, outputs}}));
+    }
+}
+
+// Scales that are codes, with one for a run and one for each element, at addresses that suit no wider type.
+TEST_P(EveryCudaKernel, EqualsScalarWithScalesThatAreCodes) {
+  std::uint32_t turn = 0;
+  for (const ElementKind scales : kScaleCodes)
+    for (const Granularity& scope : kGranularities2d) {
+      const ElementwiseDescriptor d = descriptor({5, turn % 2 == 0 ? 67 : 12}, scope);
+      const ElementwiseCase c(turn % 3 == 0 ? unsaturated(d) : d, 90 + turn, turn % 4 != 0, scales);
+      ASSERT_TRUE(same(sku(), c, {.turn = turn, .numerics = in_turn(turn / 3), .shifts = {turn % 4, turn % 3}}));
+      ++turn;
     }
 }
 
@@ -221,8 +237,8 @@ TEST_P(EveryCudaKernel, PromisesWhatTheseTestsShow) {
 
 const auto every_kernel = [] { return ops::all_kernels<detail::ElementwiseKernel>(BackendKind::cuda); };
 
-INSTANTIATE_TEST_SUITE_P(Registry, EveryCudaKernel, testing::ValuesIn(every_kernel()),
-                         [](const auto& test) { return test.param->sku.name(); });
+INSTANTIATE_TEST_SUITE_P(Registry, EveryCudaKernel, testing::ValuesIn(on_each_grid(every_kernel())),
+                         [](const auto& test) { return test.param.name(); });
 
 TEST(CudaRegistry, HoldsEveryElementwiseOperatorAndType) {
   std::set<std::string> names;

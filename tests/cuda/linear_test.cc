@@ -40,7 +40,8 @@ class Turns {
  public:
   LinearKinds kinds() {
     ++next_;
-    return {kByteKinds[next_ % 2], kByteKinds[next_ / 2 % 2], kFloatKinds[(next_ + next_ / 4) % 4]};
+    return {kByteKinds[next_ % 2], kByteKinds[next_ / 2 % 2],
+            kLinearOutputs[(next_ + next_ / 4) % kLinearOutputs.size()]};
   }
   std::uint32_t seed() const { return next_; }
   DeviceRun run() const { return {.turn = next_ + next_ / 3}; }
@@ -221,7 +222,8 @@ TEST(CudaLinear, EveryFormOfParameters) {
   for (unsigned tensors = 0; tensors < 16; ++tensors)
     for (const int bias : {0, 1, 2}) {
       ++next;
-      const LinearKinds kinds{kByteKinds[next % 2], kByteKinds[next / 3 % 2], kFloatKinds[next % 4]};
+      const LinearKinds kinds{kByteKinds[next % 2], kByteKinds[next / 3 % 2],
+                              kLinearOutputs[next % kLinearOutputs.size()]};
       LinearCase c(next % 5 == 0 ? 18 : 3, 37, 11, kinds, CodeData::uniform, CodeData::uniform, next);
       const auto scales = [&](bool tensor, std::int64_t count) {
         Numbers<double> numbers{{}, tensor};
@@ -240,7 +242,7 @@ TEST(CudaLinear, EveryFormOfParameters) {
       c.act_zero_point = zero_points((tensors & 4) != 0, c.m);
       c.weight_zero_point = zero_points((tensors & 8) != 0, c.n);
       std::mt19937 random(next);
-      if (bias != 0) c.draw_bias(bias == 1 ? kinds.output : c.scale_type(), random);
+      if (bias != 0) c.draw_bias(bias == 1 ? c.other_bias_type() : c.scale_type(), random);
       ASSERT_TRUE(same(c, {.turn = next / 2}));
     }
 }
@@ -252,7 +254,7 @@ TEST(CudaLinear, SpecialValuesStayInTheirRowOrColumn) {
                                        0.25, -0.0, 1e38, 0x1p-149, -1e-42, 1e-20, 0x1p-126, all_ones};
   const auto count = static_cast<std::int64_t>(special.size());
   std::uint32_t next = 0;
-  for (const ElementKind output : kFloatKinds)
+  for (const ElementKind output : kLinearOutputs)
     for (const std::int64_t m : {std::int64_t{3}, count, count + 4})
       for (const int form : {0, 1, 2, 3, 4, 5}) {
         ++next;
@@ -269,7 +271,7 @@ TEST(CudaLinear, SpecialValuesStayInTheirRowOrColumn) {
         c.act_scale = {wild(m, c.scale_type()), true};
         c.weight_scale = {wild(count, c.scale_type()), true};
         if (bias != 0) {
-          c.bias_kind = bias == 1 ? output : c.scale_type();
+          c.bias_kind = bias == 1 ? c.other_bias_type() : c.scale_type();
           c.bias = wild(count, *c.bias_kind);
         }
         std::fill_n(c.a.begin(), k, std::byte{0});  // zero sums: zero times infinity
@@ -326,6 +328,7 @@ TEST(CudaSmoothQuantLinear, EqualsScalar) {
     for (const double act_scale : {0.1, 1.0 / 3.0, 7.0})  // most are no floats
       for (const std::int32_t act_zero_point : {0, -5, 1 << 23, -(1 << 23)}) {
         LinearCase c = ordinary(m, 70, 23, turns);
+        while (!is_float(c.kinds.output)) c = ordinary(m, 70, 23, turns);
         const PreparedLinear linear(c, {.isa = ArchSku::scalar}, {.spare_rows = 2, .output_gap = m % 2});
         ASSERT_TRUE(linear.status().ok()) << linear.status().message();
         AnyLinearArgs args = linear.args();
@@ -465,7 +468,7 @@ TEST(CudaRegistry, HoldsLinearKernelsForEveryKindOfOutput) {
     EXPECT_EQ(kernel->sku.precision_guarantee.accumulator, AccumulatorKind::exact_integer) << kernel->sku.name();
     EXPECT_TRUE(kernel->sku.precision_guarantee.bit_stable_across_hardware) << kernel->sku.name();
   }
-  EXPECT_EQ(outputs.size(), std::size(kFloatKinds));
+  EXPECT_EQ(outputs.size(), kLinearOutputs.size());
 }
 
 }  // namespace

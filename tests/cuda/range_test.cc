@@ -17,6 +17,7 @@
 #include "tests/cuda/same_on_device.h"
 #include "tests/cuda/segment_paths.h"
 #include "tests/support/dynamic_range_case.h"
+#include "tests/support/granularity_text.h"
 #include "tests/support/special_numbers.h"
 
 namespace kvant::tests {
@@ -57,9 +58,8 @@ testing::AssertionResult same(const RangeDescriptor& d, const std::vector<std::b
   const AnyRangeArgs args{
       .input = {x.data(), in, d.shape, stride}, .min_out = views[0], .max_out = views[1], .max_abs_out = views[2]};
   const std::string text = "range of " + std::string(name(in)) + (d.accumulate ? " accumulating" : "") + " outputs " +
-                           std::to_string(form.outputs) + " gap " + std::to_string(form.input_gap) + " per " +
-                           std::string(name(d.scope.kind())) + " axis " + std::to_string(d.scope.axis()) + " group " +
-                           std::to_string(d.scope.group_size()) + " shape " + d.shape.to_string();
+                           std::to_string(form.outputs) + " gap " + std::to_string(form.input_gap) + " " +
+                           granularity_text(d.scope) + " shape " + d.shape.to_string();
   return same_on_device<AnyRangePlan>(d, args, text, how);
 }
 
@@ -103,8 +103,8 @@ TEST_P(EveryCudaRangeKernel, EqualsScalarOnEveryPath) {
 TEST_P(EveryCudaRangeKernel, EveryChoiceOfOutputs) {
   std::uint32_t turn = 0;
   for (const Shape& shape : {Shape{6, 75}, Shape{60, 333}})
-    for (const Granularity& scope :
-         std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{1}, PerGroup{1, 32}, PerGroup{0, 4}})
+    for (const Granularity& scope : std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{1}, PerGroup{1, 32},
+                                                             PerGroup{0, 4}, PerBlock{4, 32}})
       for (const bool accumulate : {false, true}) {
         const std::vector<std::byte> input = drawn(Data::one_odd, shape, turn);
         for (unsigned outputs = 1; outputs <= 7; ++outputs)

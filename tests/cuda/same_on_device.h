@@ -40,7 +40,10 @@ struct NamedOutput {
 inline std::vector<NamedOutput> outputs_of(const ElementwiseArgs& args) { return {{"output", args.output}}; }
 inline std::vector<NamedOutput> outputs_of(const AnyLinearArgs& args) { return {{"output", args.output}}; }
 inline std::vector<NamedOutput> outputs_of(const AnyDynamicRangeQuantizeArgs& args) {
-  return {{"scale_out", args.scale_out}, {"zero_point_out", args.zero_point_out}, {"output", args.output}};
+  return {{"scale_out", args.scale_out},
+          {"zero_point_out", args.zero_point_out},
+          {"global_scale_out", args.global_scale_out},
+          {"output", args.output}};
 }
 inline std::vector<NamedOutput> outputs_of(const AnyRangeArgs& args) {
   return {{"min_out", args.min_out}, {"max_out", args.max_out}, {"max_abs_out", args.max_abs_out}};
@@ -87,13 +90,16 @@ class DeviceCopies {
     args.grad_output = put(host.grad_output);
     args.scale = put(host.scale);
     args.zero_point = put(host.zero_point);
+    args.global_scale = put(host.global_scale);
     return args;
   }
   AnyDynamicRangeQuantizeArgs put(const AnyDynamicRangeQuantizeArgs& host) {
     return {.input = put(host.input),
             .output = put(host.output),
             .scale_out = put(host.scale_out),
-            .zero_point_out = put(host.zero_point_out)};
+            .zero_point_out = put(host.zero_point_out),
+            .global_scale = put(host.global_scale),
+            .global_scale_out = put(host.global_scale_out)};
   }
   AnyRangeArgs put(const AnyRangeArgs& host) {
     return {.input = put(host.input),
@@ -152,7 +158,7 @@ class DeviceCopies {
         copy.written = copy.written || written;
         return copy.buffer->data();
       }
-    const std::size_t width = std::max<std::size_t>(1, width_of(host.kind));
+    const std::size_t width = unit_bytes(host.kind);
     const std::size_t shift = (written ? shifts_.outputs : shifts_.inputs) * width;
     // A tensor without elements has an address too: a null one might count as not given.
     auto buffer = std::make_unique<DeviceBuffer>(std::max<std::size_t>(1, bytes), shift);
@@ -178,10 +184,9 @@ struct DeviceRun {
 inline testing::AssertionResult same_contents(const NamedOutput& output, std::span<const std::byte> got,
                                               std::span<const std::byte> want) {
   const ElementKind kind = output.view.kind;
-  std::int64_t at = first_difference(got, want, kind);
+  const std::int64_t at = first_difference(got, want, kind);
   if (at == -1) return testing::AssertionSuccess();
-  const std::size_t width = std::max<std::size_t>(1, width_of(kind));
-  if (!is_float(kind)) at /= static_cast<std::int64_t>(width);
+  const std::size_t width = unit_bytes(kind);
   const std::int64_t row = output.view.row_stride == 0 ? output.view.shape.row_length() : output.view.row_stride;
   const std::int64_t per_row = row_bytes(kind, row) / static_cast<std::int64_t>(width);  // packed codes: bytes
   const std::size_t offset = static_cast<std::size_t>(at) * width;

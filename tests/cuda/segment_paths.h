@@ -34,6 +34,12 @@ inline std::vector<SegmentPath> segment_paths() {
           // Groups over the outer axis, the last of them ragged or not.
           {{50, 137}, {PerGroup{0, 32}, PerGroup{0, 7}, PerGroup{0, 25}}},
           {{600, 5}, {PerChannel{1}, PerGroup{0, 256}}},
+          // Blocks, ragged or not, in one matrix or several: rows that a warp, a thread or a block of threads goes
+          // along, ones that are cut, packed codes that share a byte, blocks of whole rows and of single columns.
+          {{50, 137}, {PerBlock{16, 32}, PerBlock{7, 3}, PerBlock{1, 20}, PerBlock{8, 1}, PerBlock{9, 200}}},
+          {{3, 20, 40}, {PerBlock{8, 16}, PerBlock{100, 40}, PerBlock{20, 6}}},
+          {{130, 600}, {PerBlock{128, 512}, PerBlock{65, 300}, PerBlock{130, 600}}},
+          {{4, 5003}, {PerBlock{3, 2000}}},
           // Few channels of many lines: short runs whose many partial ranges are merged before codes are made, longer
           // ones that teams merge themselves, and narrow columns.
           {{300, 3, 4}, {PerChannel{1}}},

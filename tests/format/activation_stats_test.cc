@@ -71,6 +71,26 @@ TEST(ActivationStats, AreReadByTheModuleOrTheOneWhoseInputItReads) {
   EXPECT_FALSE(stats->has_absmax("v"));
 }
 
+TEST(ActivationStats, KnowTheirModules) {
+  StatsFixture f;
+  f.tensors.push_back(f32_tensor("o.kurtosis", {2}, {3, 3}));
+  f.tensors.push_back(f32_tensor("absmax", {2}, {3, 3}));
+  f.metadata["v.same_input_as"] = "q";
+  const auto stats = f.open();
+  ASSERT_TRUE(stats.ok()) << stats.status().message();
+  EXPECT_EQ(stats->modules(), (std::vector<std::string>{"q", "k", "v"}));
+  EXPECT_EQ(stats->in_features("v"), 2u);
+  EXPECT_EQ(stats->in_features("o"), std::nullopt);
+  EXPECT_EQ(*stats->same_input_as("v"), "q");
+  EXPECT_EQ(stats->same_input_as("q"), nullptr);
+  EXPECT_TRUE(stats->has_ranges());
+  // One that has nothing but a mean can be pointed to as well.
+  StatsFixture means;
+  means.tensors = {f32_tensor("q.mean_square", {2}, {0.5, 0.25})};
+  ASSERT_TRUE(means.open().ok()) << means.open().status().message();
+  EXPECT_FALSE(means.open()->has_ranges());
+}
+
 TEST(ActivationStats, RefuseTensorsOfAnotherForm) {
   const auto refuses = [](const std::function<void(StatsFixture&)>& change, Parts parts) {
     StatsFixture fixture;

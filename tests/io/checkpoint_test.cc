@@ -20,6 +20,7 @@
 
 #include "base/text.h"
 #include "io/json.h"
+#include "tests/fuzz/corpus.h"
 #include "tests/support/refusals.h"
 #include "tests/support/scratch.h"
 
@@ -408,6 +409,8 @@ TEST(ReadText, HasALimit) {
   EXPECT_EQ(*io::read_text(folder / "t", 0), "");
   EXPECT_TRUE(refused(io::read_text(folder / "u", 4).status(), kBad, {"u: no such file"}));
 }
+
+TEST(CheckpointDamage, CorpusOfIndices) { EXPECT_GE(run_corpus("index"), 15); }
 
 }  // namespace
 }  // namespace kvant::tests

@@ -16,13 +16,12 @@
 #include <vector>
 
 #include "io/checkpoint.h"
+#include "tests/fuzz/corpus.h"
 #include "tests/fuzz/gguf_invariants.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/refusals.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/scratch.h"
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* input, std::size_t size);
 
 namespace kvant::tests {
 namespace {
@@ -337,16 +336,10 @@ TEST(GgufDamage, RandomBytes) {
 }
 
 TEST(GgufDamage, Corpus) {
-  int files = 0;
-  const std::filesystem::path folder = std::filesystem::path(KVANT_SOURCE_DIR) / "tests/fuzz/corpus/gguf";
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const std::string bytes = text_of(entry.path());
-    SCOPED_TRACE(entry.path().string());
-    LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
-    EXPECT_EQ(parse(bytes).ok(), entry.path().filename().string().starts_with("legal"));
-    ++files;
-  }
-  EXPECT_GE(files, 20);
+  const auto check = [](const fs::path& path, const std::string& bytes) {
+    EXPECT_EQ(parse(bytes).ok(), is_legal(path));
+  };
+  EXPECT_GE(run_corpus("gguf", check), 20);
 }
 
 }  // namespace

@@ -26,11 +26,10 @@
 #include <vector>
 
 #include "base/text.h"
+#include "tests/fuzz/corpus.h"
 #include "tests/fuzz/safetensors_invariants.h"
 #include "tests/support/refusals.h"
 #include "tests/support/sanitized.h"
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* input, std::size_t size);
 
 namespace kvant::tests {
 namespace {
@@ -564,18 +563,7 @@ TEST(SafetensorsDamage, EveryPrefix) {
   for (std::size_t size = 0; size < whole; ++size) EXPECT_FALSE(parse(valid.substr(0, size), 40).ok()) << size;
 }
 
-TEST(SafetensorsDamage, Corpus) {
-  int files = 0;
-  const std::filesystem::path folder = std::filesystem::path(KVANT_SOURCE_DIR) / "tests/fuzz/corpus/safetensors";
-  for (const auto& file : std::filesystem::directory_iterator(folder)) {
-    std::ifstream stream(file.path(), std::ios::binary);
-    const std::vector<char> bytes{std::istreambuf_iterator<char>(stream), {}};
-    SCOPED_TRACE(file.path().string());
-    LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
-    ++files;
-  }
-  EXPECT_GE(files, 10);
-}
+TEST(SafetensorsDamage, Corpus) { EXPECT_GE(run_corpus("safetensors"), 10); }
 
 // ---- New headers ----------------------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ TEST(Calibrate, ExpertsCountTheirOwnRows) {
     rows += stats->count(w1).value();
     EXPECT_EQ(stats->count(w3).value(), stats->count(w1).value());
     EXPECT_EQ(stats->count(fmt::format("{}{}.w2", kExperts, expert)).value(), stats->count(w1).value());
-    EXPECT_EQ(stats->file().metadata().at(format::same_input_key(w3)), w1);
+    EXPECT_EQ(stats->metadata().at(format::same_input_key(w3)), w1);
   }
   EXPECT_EQ(rows, 2 * 12);
   EXPECT_EQ(scratch.names(), (std::vector<std::string>{"model", "stats"}));

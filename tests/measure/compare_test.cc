@@ -56,9 +56,10 @@ TEST(Compare, CountsWhatWasLeftAsItIs) {
     EXPECT_EQ(loss.kind, model::kind_of(loss.module));
     EXPECT_NE(loss.kind, model::LayerKind::other) << loss.module;
   }
-  ASSERT_TRUE(model.mean_sqnr_db);
-  EXPECT_DOUBLE_EQ(*model.mean_sqnr_db, sum / 7);
-  EXPECT_GT(*model.mean_sqnr_db, 35);
+  const std::optional<double> mean = mean_sqnr_db(model, measure::Judged::weights);
+  ASSERT_TRUE(mean);
+  EXPECT_DOUBLE_EQ(*mean, sum / 7);
+  EXPECT_GT(*mean, 35);
   EXPECT_EQ(progress.promised, 7u * 16 * 32 * 2);
   EXPECT_EQ(progress.done.load(), progress.promised);
 }
@@ -121,17 +122,17 @@ TEST(CompareSeveral, EachIsWhatItIsAlone) {
   std::vector<FixtureLayer> layers = numbered_layers(5, 70, 48);
   layers.push_back(make_layer("wide", 3, 48 * 200, DType::f32, w8a8(), 90));
   const Several several(
-      {w8a8(), w4a16(24, true), w8a8_static(), w4a16(16)}, layers, kAsItIs,
+      {w8a8(), w4a16(24, true), w8a8_static(), w4a16(16), scheme_of("fp8"), scheme_of("nvfp4a16")}, layers, kAsItIs,
       [](std::size_t q, const std::string& module) { return q == 1 && module == "model.layers.2.mlp.up_proj"; });
   const auto together = several.compare(several.paths, true);
   ASSERT_TRUE(together.ok()) << together.status().message();
-  ASSERT_EQ(together->quantized.size(), 4u);
-  for (std::size_t q = 0; q < 4; ++q) {
+  ASSERT_EQ(together->quantized.size(), 6u);
+  for (std::size_t q = 0; q < 6; ++q) {
     SCOPED_TRACE(q);
     const auto alone = several.compare({several.paths[q]}, true);
     ASSERT_TRUE(alone.ok()) << alone.status().message();
     EXPECT_EQ(together->quantized[q].path, several.paths[q]);
-    EXPECT_EQ(together->quantized[q].scheme.kind, several.schemes[q].kind);
+    EXPECT_EQ(together->quantized[q].quantization.groups.at(0).scheme, several.schemes[q]);
     expect_same_bits(together->quantized[q], alone->quantized[0]);
     EXPECT_EQ(together->bytes, alone->bytes);
     EXPECT_EQ(together->parameters, alone->parameters);
@@ -148,7 +149,7 @@ TEST(CompareSeveral, EachIsWhatItIsAlone) {
   EXPECT_EQ(together->quantized[1].layers.size(), 5u);
   EXPECT_EQ(together->quantized[1].unquantized, std::vector<std::string>{"model.layers.2.mlp.up_proj"});
   for (const LayerDetails& details : together->details) {
-    ASSERT_EQ(details.quantized.size(), 4u);
+    ASSERT_EQ(details.quantized.size(), 6u);
     for (std::size_t q = 0; q < 4; ++q)
       EXPECT_EQ(details.quantized[q].has_value(), q != 1 || details.module != "model.layers.2.mlp.up_proj");
   }
@@ -292,9 +293,9 @@ TEST(Compare, MemoryIsBoundedWhereARowIsLargerThanIt) {
   ScratchFolder scratch;
   constexpr std::uint64_t kRows = 2, kColumns = 40'000'000;
   for (const Scheme& scheme : {w8a8(), w4a16(kColumns)}) {
-    const bool four = scheme.spec().has_groups();
+    const bool four = scheme.weights.has_groups();
     CheckpointFixture model;
-    model.config["quantization_config"] = format::quantization_config(scheme, {});
+    model.config["quantization_config"] = config_json(scheme);
     model.write(scratch / "quantized");
     const FixtureTensor scales = f32_tensor("a.weight_scale", {kRows, 1}, {1, 1});
     if (four)

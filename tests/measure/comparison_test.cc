@@ -43,7 +43,7 @@ TEST(Comparison, SideBySideTheWorstOfThemDecides) {
 }
 
 TEST(Comparison, MeritsAreOfTheLayersThatAllHave) {
-  const auto weights = [](const LayerLoss& l) { return std::optional(l.sqnr_db); };
+  using measure::Judged;
   const auto loss = [](std::string module, double sqnr_db, std::optional<double> output = {}) {
     LayerLoss layer;
     layer.module = std::move(module);
@@ -52,16 +52,57 @@ TEST(Comparison, MeritsAreOfTheLayersThatAllHave) {
     return layer;
   };
   Comparison comparison;
-  EXPECT_TRUE(measure::merits(comparison, weights).empty());
+  EXPECT_TRUE(measure::merits(comparison, Judged::weights).empty());
   comparison.quantized.resize(2);
   comparison.quantized[0].layers = {loss("a", 40, 30), loss("b", 20), loss("c", 10)};
-  EXPECT_EQ(measure::merits(comparison, weights), (std::vector<double>{-200, -200}));
+  EXPECT_EQ(measure::merits(comparison, Judged::weights), (std::vector<double>{-200, -200}));
   comparison.quantized[1].layers = {loss("a", kInf, 10), loss("b", kNan)};
-  EXPECT_EQ(measure::merits(comparison, weights), (std::vector<double>{30, 0}));
-  EXPECT_EQ(measure::merits(comparison, [](const LayerLoss& l) { return l.output_sqnr_db; }),
-            (std::vector<double>{30, 10}));
+  EXPECT_EQ(measure::merits(comparison, Judged::weights), (std::vector<double>{30, 0}));
+  EXPECT_EQ(measure::merits(comparison, Judged::outputs), (std::vector<double>{30, 10}));
+  // A layer of which only one of them knows it would not be fair.
+  comparison.quantized[0].layers[1].output_sqnr_db = 90;
+  EXPECT_EQ(measure::merits(comparison, Judged::outputs), (std::vector<double>{30, 10}));
   comparison.quantized[1].layers = {loss("a", -1000)};
-  EXPECT_EQ(measure::merits(comparison, weights), (std::vector<double>{40, -200}));
+  EXPECT_EQ(measure::merits(comparison, Judged::weights), (std::vector<double>{40, -200}));
+}
+
+TEST(Comparison, IsJudgedByOutputsWhereTheyAreKnown) {
+  using measure::Judged;
+  Comparison comparison;
+  EXPECT_EQ(judged_by(comparison), Judged::weights);
+  comparison.quantized.resize(3);  // the third quantized nothing
+  for (std::size_t q : {0u, 1u})
+    for (const char* const module : {"a", "b", "c"}) {
+      LayerLoss& layer = comparison.quantized[q].layers.emplace_back();
+      layer.module = module;
+      layer.sqnr_db = 40;
+    }
+  std::vector<LayerLoss>&first = comparison.quantized[0].layers, &second = comparison.quantized[1].layers;
+  EXPECT_EQ(judged_by(comparison), Judged::weights);
+  for (std::vector<LayerLoss>* const layers : {&first, &second}) {
+    EXPECT_EQ(judged_by(comparison), Judged::weights);  // not yet known of every checkpoint
+    (*layers)[0].estimated_output_sqnr_db = 30;
+    EXPECT_EQ(judged_by(comparison), Judged::weights);  // of one layer in three
+    (*layers)[2].estimated_output_sqnr_db = 20;
+  }
+  EXPECT_EQ(judged_by(comparison), Judged::estimated_outputs);
+  first[0].output_sqnr_db = first[1].output_sqnr_db = 10;
+  EXPECT_EQ(judged_by(comparison), Judged::estimated_outputs);
+  second[0].output_sqnr_db = second[1].output_sqnr_db = 11;
+  EXPECT_EQ(judged_by(comparison), Judged::outputs);
+
+  EXPECT_EQ(mean_sqnr_db(comparison.quantized[0], Judged::estimated_outputs), 25);
+  EXPECT_EQ(mean_sqnr_db(comparison.quantized[2], Judged::outputs), std::nullopt);
+  const auto order = [&](Judged by) {
+    std::string text;
+    for (const measure::SideBySide& layer : side_by_side(comparison, by)) text += layer.worst->module;
+    return text;
+  };
+  EXPECT_EQ(order(Judged::weights), "abc");
+  EXPECT_EQ(order(Judged::estimated_outputs), "cab");  // what is not known comes last
+  second[1].output_sqnr_db = 5;
+  EXPECT_EQ(order(Judged::outputs), "bac");
+  EXPECT_EQ(side_by_side(comparison, Judged::outputs)[0].worst, &second[1]);
 }
 
 TEST(CompareWarnings, SayWhatAPersonShouldKnow) {
@@ -119,8 +160,8 @@ TEST(CompareJson, HasTheShapeOfTheSchema) {
   ASSERT_EQ(json["quantized"].size(), 2u);
   for (std::size_t q = 0; q < 2; ++q) {
     const io::Json& model = json["quantized"][q];
-    EXPECT_EQ(keys(model), (Keys{"bytes", "label", "layers", "mean_output_sqnr_db", "mean_sqnr_db", "path", "scheme",
-                                 "unquantized", "warnings"}));
+    EXPECT_EQ(keys(model), (Keys{"bytes", "label", "layers", "mean_estimated_output_sqnr_db", "mean_output_sqnr_db",
+                                 "mean_sqnr_db", "path", "scheme", "unquantized", "warnings"}));
     EXPECT_EQ(model["label"], fmt::format("q{}", q));
     ASSERT_EQ(model["layers"].size(), got->quantized[q].layers.size());
     for (std::size_t i = 0; i < model["layers"].size(); ++i) {
@@ -155,6 +196,7 @@ TEST(CompareJson, HasTheShapeOfTheSchema) {
       EXPECT_TRUE(layer["output_sqnr_db"].is_null());
     }
   }
+  EXPECT_EQ(json["judged_by"], "weights");
   ASSERT_EQ(json["details"].size(), 3u);
   for (const io::Json& details : json["details"]) {
     EXPECT_EQ(keys(details), (Keys{"module", "quantized"}));

@@ -18,7 +18,7 @@ namespace kvant::tests {
 namespace {
 
 // The definition, in long double and in one loop.
-LayerLoss expected_loss(const FixtureLayer& layer, int q_max) {
+LayerLoss expected_loss(const FixtureLayer& layer) {
   LayerLoss loss;
   loss.module = layer.module;
   loss.rows = layer.rows;
@@ -27,20 +27,20 @@ LayerLoss expected_loss(const FixtureLayer& layer, int q_max) {
   std::uint64_t ends = 0, finite = 0;
   for (std::uint64_t r = 0; r < layer.rows; ++r)
     for (std::uint64_t c = 0; c < layer.columns; ++c) {
-      const std::uint64_t i = r * layer.columns + c, g = r * layer.groups() + c / layer.group;
+      const std::uint64_t i = r * layer.columns + c;
       const long double w = layer.quantized[i];
       if (!std::isfinite(layer.quantized[i])) {
         ++loss.non_finite;
         continue;
       }
       const long double v =
-          static_cast<long double>(layer.scales[g]) * static_cast<long double>(layer.codes[i] - layer.zero_points[g]);
+          static_cast<long double>(layer.scales[layer.scale_at(r, c)]) * static_cast<long double>(layer.steps(r, c));
       const long double e = w - v;
       ww += w * w;
       ee += e * e;
       wv += w * v;
       vv += v * v;
-      ends += layer.codes[i] >= q_max || layer.codes[i] <= -q_max ? 1u : 0u;
+      ends += layer.is_at_end(i) ? 1u : 0u;
       ++finite;
       if (std::abs(e) > largest) {
         largest = std::abs(e);
@@ -88,7 +88,7 @@ void expect_close(const LayerLoss& got, const LayerLoss& want) {
 }
 
 struct Case {
-  const char* name;
+  std::string name;
   DType dtype;
   Scheme scheme;
 };
@@ -96,21 +96,25 @@ struct Case {
 class CompareSchemes : public testing::TestWithParam<Case> {};
 
 TEST_P(CompareSchemes, AgreesWithThePlainComputation) {
-  const auto& [name, dtype, scheme] = GetParam();
-  const int q_max = code_range(scheme.spec().weights.code).max;
-  const std::uint64_t unit = scheme.spec().has_groups() ? 24 : 1;
+  const auto& [name, dtype_of_case, scheme_of_case] = GetParam();
+  const DType dtype = dtype_of_case;  // Clang 14 captures no bindings
+  const Scheme& scheme = scheme_of_case;
   std::vector<FixtureLayer> layers;
-  layers.push_back(make_layer("a.small", 3, unit, dtype, scheme, 1));
-  layers.push_back(make_layer("b.tall", 301, 2 * unit, dtype, scheme, 2));
-  layers.push_back(make_layer("c.wide", 3, 24 * 700, dtype, scheme, 3));  // beyond a block, which ends inside a group
-  layers.push_back(make_layer("d.square", 97, 24 * 5, dtype, scheme, 4));
+  const auto add = [&](const char* module, std::uint64_t rows, std::uint64_t columns, std::uint32_t seed) {
+    return make_layer(module, rows, whole_groups(scheme, columns), dtype, scheme, seed);
+  };
+  layers.push_back(add("a.small", 3, 1, 1));
+  layers.push_back(add("b.tall", 301, 2, 2));
+  layers.push_back(add("c.wide", 3, 24 * 700, 3));  // beyond a block, which ends inside a group of 24
+  layers.push_back(add("d.square", 97, 24 * 5, 4));
   // NaN, infinities and a row of zeros.
-  FixtureLayer odd = make_layer("e.odd", 6, 24 * 4, dtype, scheme, 5);
+  FixtureLayer odd = add("e.odd", 6, 24 * 4, 5);
+  const std::size_t columns = odd.columns;
   odd.weights[3] = kNan;
-  odd.weights[24 * 4] = kInf;
-  odd.weights[24 * 4 + 95] = -kInf;
-  for (std::size_t i = 0; i < 24 * 4; ++i) odd.weights[2 * 24 * 4 + i] = 0;
-  for (std::size_t i = 0; i < 24 * 4; ++i) odd.weights[3 * 24 * 4 + i] = kNan;
+  odd.weights[columns] = kInf;
+  odd.weights[columns + 95] = -kInf;
+  for (std::size_t i = 0; i < columns; ++i) odd.weights[2 * columns + i] = 0;
+  for (std::size_t i = 0; i < columns; ++i) odd.weights[3 * columns + i] = kNan;
   odd.quantized = odd.weights;
   quantize_plainly(odd, scheme);
   layers.push_back(odd);
@@ -127,7 +131,7 @@ TEST_P(CompareSchemes, AgreesWithThePlainComputation) {
     const auto it = std::find_if(model.layers.begin(), model.layers.end(),
                                  [&](const LayerLoss& loss) { return loss.module == layer.module; });
     ASSERT_NE(it, model.layers.end());
-    expect_close(*it, expected_loss(layer, q_max));
+    expect_close(*it, expected_loss(layer));
     EXPECT_FALSE(it->smoothed);
     EXPECT_EQ(it->outlier_channels, expected_outliers(layer));
     EXPECT_EQ(it->dead_channels, layer.module == "e.odd" ? 1u : 0u);
@@ -144,26 +148,33 @@ TEST_P(CompareSchemes, AgreesWithThePlainComputation) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CompareSchemes,
-                         testing::Values(Case{"f32_w8a8", DType::f32, w8a8()}, Case{"f16_w8a8", DType::f16, w8a8()},
-                                         Case{"bf16_w8a8", DType::bf16, w8a8()}, Case{"f64_w8a8", DType::f64, w8a8()},
-                                         Case{"bf16_static", DType::bf16, w8a8_static()},
-                                         Case{"f32_static_asymmetric", DType::f32, w8a8_static(true)},
-                                         Case{"f32_w4a16", DType::f32, w4a16(24)},
-                                         Case{"bf16_w4a16", DType::bf16, w4a16(12)},
-                                         Case{"f16_w4a16_asymmetric", DType::f16, w4a16(24, true)},
-                                         Case{"f64_w4a16_asymmetric", DType::f64, w4a16(8, true)},
-                                         Case{"bf16_w4a16_single", DType::bf16, w4a16(1, true)}),
+// Every scheme once, in weights of one type after the other; some in all of them.
+std::vector<Case> cases() {
+  constexpr DType kDtypes[] = {DType::bf16, DType::f32, DType::f16, DType::f64};
+  std::vector<Scheme> schemes = all_schemes(24);
+  for (const Scheme& scheme : foreign_schemes()) schemes.push_back(scheme);
+  schemes.push_back(w4a16(1, true));
+  std::vector<Case> all;
+  const auto add = [&](const Scheme& scheme, DType dtype) {
+    all.push_back({fmt::format("{}_{}_{}", io::name(dtype), identifier(scheme), all.size()), dtype, scheme});
+  };
+  for (std::size_t i = 0; i < schemes.size(); ++i) add(schemes[i], kDtypes[i % std::size(kDtypes)]);
+  for (const DType dtype : kDtypes)
+    for (const Scheme& scheme : {w8a8(), fp8_blocks(16, 20), scheme_of("nvfp4")}) add(scheme, dtype);
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CompareSchemes, testing::ValuesIn(cases()),
                          [](const auto& instance) { return instance.param.name; });
 
 TEST(Compare, WeightsAreSmoothedAsTheQuantizerSawThem) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f64})
-    for (const Scheme& scheme : {w8a8(), w4a16(40)}) {
+    for (const Scheme& scheme : {w8a8(), w4a16(40), scheme_of("fp8"), scheme_of("nvfp4a16")}) {
       SCOPED_TRACE(io::name(dtype));
-      const std::uint64_t columns = 40 * 130;
+      const std::uint64_t columns = 80 * 65;
       FixtureLayer layer = make_layer("block.q_proj", 5, columns, dtype, scheme);
       FixtureLayer next = make_layer("block.up_proj", 5, columns, dtype, scheme, 2);
-      const FixtureLayer other = make_layer("block.o_proj", 5, 40, dtype, scheme);
+      const FixtureLayer other = make_layer("block.o_proj", 5, 80, dtype, scheme);
       std::vector<double> s(columns);
       for (std::size_t j = 0; j < s.size(); ++j) s[j] = rounded(0.3 + static_cast<double>(j % 17) / 3, DType::f32);
       const std::vector<double> next_s(s.rbegin(), s.rend());
@@ -189,7 +200,7 @@ TEST(Compare, WeightsAreSmoothedAsTheQuantizerSawThem) {
       for (const LayerLoss& loss : got->quantized[0].layers) {
         EXPECT_EQ(loss.smoothed, loss.module != "block.o_proj");
         const FixtureLayer& made = !loss.smoothed ? other : loss.module == layer.module ? layer : next;
-        expect_close(loss, expected_loss(made, code_range(scheme.spec().weights.code).max));
+        expect_close(loss, expected_loss(made));
         EXPECT_EQ(loss.outlier_channels, expected_outliers(made));
       }
       for (const int threads : {1, 3})
@@ -245,7 +256,7 @@ TEST(Compare, WhatHasNoErrorIsInfinite) {
   EXPECT_EQ(layers[1].dead_channels, 2u);  // "lost": the original has zeros
   EXPECT_EQ(layers[3].dead_channels, 0u);
   EXPECT_EQ(layers[4].dead_channels, 2u);
-  EXPECT_EQ(got->quantized[0].mean_sqnr_db, std::nullopt);
+  EXPECT_EQ(mean_sqnr_db(got->quantized[0], measure::Judged::weights), std::nullopt);
   const io::Json json = to_json(*got);
   EXPECT_EQ(json["quantized"][0]["layers"][0]["sqnr_db"], "nan");
   EXPECT_EQ(json["quantized"][0]["layers"][1]["sqnr_db"], "-inf");
@@ -311,6 +322,18 @@ TEST(CompareLayer, SaturatedIsFourTimesAsManyAtTheEndsAsEvenlySpread) {
     clipped.codes[i] =
         std::clamp(static_cast<int>(std::nearbyint(clipped.weights[i] / clipped.scales[i / 128])), -8, 7);
   EXPECT_TRUE(loss_of(clipped, w4a16(128)).saturated);
+  // Steps of a floating-point grid are as coarse as its largest: what lies in the last of them is not clipped.
+  for (const std::string_view name : {"fp8", "fp8-tensor", "mxfp4a16", "nvfp4a16"}) {
+    SCOPED_TRACE(name);
+    const Scheme scheme = scheme_of(name);
+    FixtureLayer floats = make_layer("a", 8, 256, DType::f32, scheme);
+    EXPECT_FALSE(loss_of(floats, scheme).saturated);
+    if (scheme.weights.scale_code) continue;
+    for (double& scale : floats.scales) scale /= 4;
+    for (std::size_t i = 0; i < floats.codes.size(); ++i)
+      floats.codes[i] = code_of(floats, floats.weights[i], floats.scales[floats.scale_at(i / 256, i % 256)], 0);
+    EXPECT_TRUE(loss_of(floats, scheme).saturated);
+  }
 }
 
 TEST(CompareLayer, OutlierChannelsAreColumns) {

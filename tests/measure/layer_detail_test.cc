@@ -69,7 +69,7 @@ std::uint64_t ceiling(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b
 // Everything of a layer that follows from its numbers.
 class Expected {
  public:
-  Expected(const FixtureLayer& layer, int bits) : layer_(layer), bits_(bits) {
+  explicit Expected(const FixtureLayer& layer) : layer_(layer) {
     while (ceiling(layer.rows, stride_) * layer.columns > kSampledWeights && ceiling(layer.rows, 2 * stride_) >= 64)
       stride_ *= 2;
   }
@@ -77,17 +77,18 @@ class Expected {
   std::uint64_t stride() const { return stride_; }
   bool finite(std::uint64_t r, std::uint64_t c) const { return std::isfinite(weight(r, c)); }
   double weight(std::uint64_t r, std::uint64_t c) const { return layer_.quantized[r * layer_.columns + c]; }
-  double scale(std::uint64_t r, std::uint64_t c) const { return layer_.scales[group(r, c)]; }
-  int zero_point(std::uint64_t r, std::uint64_t c) const { return layer_.zero_points[group(r, c)]; }
-  double value(std::uint64_t r, std::uint64_t c) const {
-    return scale(r, c) * (layer_.codes[r * layer_.columns + c] - zero_point(r, c));
-  }
+  double scale(std::uint64_t r, std::uint64_t c) const { return layer_.scales[layer_.scale_at(r, c)]; }
+  int zero_point(std::uint64_t r, std::uint64_t c) const { return layer_.zero_points[layer_.scale_at(r, c)]; }
+  double value(std::uint64_t r, std::uint64_t c) const { return layer_.value(r, c); }
   double error(std::uint64_t r, std::uint64_t c) const { return weight(r, c) - value(r, c); }
 
   void check_histogram(const WeightHistogram& got) const {
-    const int first = bits_ == 8 ? -128 : -8, per_code = bits_ == 8 ? 1 : 16;
+    const bool eight = bits_per_element(layer_.code) == 8, floating = has_float_grid(layer_.code);
+    const int first = !eight ? -8 : floating ? -512 : -128;
+    const double per_code = !eight ? 16 : floating ? 0.25 : 1;
     EXPECT_EQ(got.first_code, first);
     EXPECT_EQ(got.bins_per_code, per_code);
+    EXPECT_EQ(got.numbers, numbers());
     ASSERT_EQ(got.counts.size(), measure::kHistogramBins);
     std::vector<std::uint64_t> counts(measure::kHistogramBins, 0);
     std::uint64_t below = 0, above = 0, weights = 0;
@@ -192,11 +193,19 @@ class Expected {
     }
   }
 
- private:
-  std::uint64_t group(std::uint64_t r, std::uint64_t c) const { return r * layer_.groups() + c / layer_.group; }
+  // Of a floating-point grid, those that are drawn.
+  std::vector<double> numbers() const {
+    if (layer_.code == ElementKind::e2m1) return {-6, -4, -3, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    if (layer_.code != ElementKind::e4m3) return {};
+    std::vector<double> all = {-448, 0, 448};
+    for (int exponent = -6; exponent <= 8; ++exponent)
+      for (const double sign : {-1.0, 1.0}) all.push_back(std::ldexp(sign, exponent));
+    std::sort(all.begin(), all.end());
+    return all;
+  }
 
+ private:
   const FixtureLayer& layer_;
-  int bits_;
   std::uint64_t stride_ = 1;
 };
 
@@ -264,7 +273,7 @@ struct Single {
     CheckpointFixture original, quantized;
     original.add(original_tensor(layer));
     original.write(scratch / "original");
-    quantized.config["quantization_config"] = format::quantization_config(scheme, {});
+    quantized.config["quantization_config"] = config_json(scheme);
     quantized.add(quantized_tensors(layer, scheme));
     quantized.write(scratch / "quantized");
     measure::CompareOptions options = {
@@ -291,7 +300,7 @@ struct Single {
     ASSERT_EQ(got->details[0].quantized.size(), 1u);
     ASSERT_TRUE(got->details[0].quantized[0].has_value());
     const LayerDetail& detail = *got->details[0].quantized[0];
-    const Expected expected(layer, bits_per_element(scheme.spec().weights.code));
+    const Expected expected(layer);
     EXPECT_EQ(detail.row_stride, expected.stride());
     expected.check_histogram(detail.histogram);
     expected.check_channels(detail.channels);
@@ -323,7 +332,7 @@ std::vector<double> smoothing(std::size_t columns) {
 }
 
 struct Case {
-  const char* name;
+  std::string name;
   DType dtype;
   Scheme scheme;
 };
@@ -332,33 +341,51 @@ class LayerDetailSchemes : public testing::TestWithParam<Case> {};
 
 TEST_P(LayerDetailSchemes, AgreesWithTheDefinition) {
   const auto& [name, dtype, scheme] = GetParam();
-  const std::uint64_t unit = scheme.spec().has_groups() ? 24 : 1;
   const std::pair<std::uint64_t, std::uint64_t> shapes[] = {
-      {1, unit},                      // a single weight, or group
-      {1, 64 * (unit == 1 ? 1 : 3)},  // one row
-      {97, 120},                      // one point more than there are
-      {24, 72},                       // as many cells as rows
-      {300, 700 / unit * unit},       // more rows and columns than points and cells
-      {1024, 528},                    // sampled
-      {126, 24 * 120},                // would be sampled, but 63 rows are too few
-      {3, 24 * 200},                  // more than a block of columns
+      {1, 1},           // a single weight, or group
+      {1, 64},          // one row
+      {97, 120},        // one point more than there are
+      {24, 72},         // as many cells as rows
+      {300, 700},       // more rows and columns than points and cells
+      {1024, 528},      // sampled
+      {126, 24 * 120},  // would be sampled, but 63 rows are too few
+      {3, 24 * 200},    // more than a block of columns
       {70, 24 * 180},
   };
   std::uint32_t seed = 1;
   for (const auto& [rows, columns] : shapes) {
     SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
-    Single(make_layer("model.layers.3.mlp.up_proj", rows, columns, dtype, scheme, seed++), scheme).check();
+    Single(make_layer("model.layers.3.mlp.up_proj", rows, whole_groups(scheme, columns), dtype, scheme, seed++), scheme)
+        .check();
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LayerDetailSchemes,
-                         testing::Values(Case{"f32_w8a8", DType::f32, w8a8()}, Case{"f16_w8a8", DType::f16, w8a8()},
-                                         Case{"bf16_w8a8", DType::bf16, w8a8()}, Case{"f64_w8a8", DType::f64, w8a8()},
-                                         Case{"bf16_static", DType::bf16, w8a8_static()},
-                                         Case{"bf16_w4a16", DType::bf16, w4a16(12)},
-                                         Case{"f32_w4a16_asymmetric", DType::f32, w4a16(24, true)},
-                                         Case{"f64_w4a16_asymmetric", DType::f64, w4a16(8, true)},
-                                         Case{"bf16_w4a16_single", DType::bf16, w4a16(1, true)}),
+// One scheme for each way of codes and scales.
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  const auto add = [&](const Scheme& scheme, DType dtype) {
+    all.push_back({fmt::format("{}_{}", io::name(dtype), identifier(scheme)), dtype, scheme});
+  };
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f64}) add(w8a8(), dtype);
+  add(w8a8_static(), DType::bf16);
+  add(w4a16(12), DType::bf16);
+  add(w4a16(24, true), DType::f32);
+  add(w4a16(8, true), DType::f64);
+  add(w4a16(1, true), DType::bf16);
+  add(w4a16(-1), DType::f16);
+  add(scheme_of("w8a16", 24, true), DType::bf16);
+  add(scheme_of("w4a8", 24), DType::bf16);
+  add(scheme_of("fp8"), DType::f32);
+  add(scheme_of("fp8-tensor"), DType::bf16);
+  add(scheme_of("fp8-block"), DType::f64);
+  add(fp8_blocks(5, 44), DType::bf16);
+  add(scheme_of("mxfp8"), DType::f16);
+  add(scheme_of("mxfp4"), DType::f64);
+  add(scheme_of("nvfp4"), DType::bf16);
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LayerDetailSchemes, testing::ValuesIn(cases()),
                          [](const auto& instance) { return instance.param.name; });
 
 TEST(LayerDetail, SampledRowsAreWhole) {
@@ -366,7 +393,7 @@ TEST(LayerDetail, SampledRowsAreWhole) {
     SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
     const FixtureLayer layer = make_layer("a", rows, columns, DType::bf16, w8a8());
     Single(layer, w8a8()).check();
-    return Expected(layer, 8).stride();
+    return Expected(layer).stride();
   };
   // The last row that is sampled is the last, or not.
   EXPECT_GT(stride(1024, 512), 1u);
@@ -380,7 +407,7 @@ TEST(LayerDetail, SampledRowsAreWhole) {
 
 TEST(LayerDetail, NumbersThatAreNotFinite) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f64})
-    for (const Scheme& scheme : {w8a8(), w4a16(24, true)})
+    for (const Scheme& scheme : {w8a8(), w4a16(24, true), scheme_of("fp8"), scheme_of("mxfp4a16")})
       for (const std::uint64_t rows : {6u, 200u}) {
         SCOPED_TRACE(fmt::format("{} {}", io::name(dtype), rows));
         constexpr std::uint64_t kColumns = 24 * 8;
@@ -419,14 +446,12 @@ TEST(LayerDetail, SingleWeights) {
 
 TEST(LayerDetail, WeightsBeyondTheCodes) {
   // Scales that are too small: codes are clipped, and x lies beyond the bins.
-  for (const Scheme& scheme : {w8a8(), w4a16(24, true)}) {
+  for (const Scheme& scheme : {w8a8(), w4a16(24, true), scheme_of("fp8")}) {
     FixtureLayer layer = make_layer("clipped", 30, 240, DType::f32, scheme);
     for (double& scale : layer.scales) scale = rounded(scale / 3, DType::f32);
-    const bool four = scheme.spec().has_groups();
     for (std::size_t i = 0; i < layer.codes.size(); ++i) {
       const std::size_t group = i / layer.group;
-      const double code = std::nearbyint(layer.weights[i] / layer.scales[group]) + layer.zero_points[group];
-      layer.codes[i] = static_cast<int>(std::clamp<double>(code, four ? -8 : -128, four ? 7 : 127));
+      layer.codes[i] = code_of(layer, layer.weights[i], layer.scales[group], layer.zero_points[group]);
     }
     const Single single(layer, scheme);
     single.check();
@@ -457,7 +482,7 @@ TEST(LayerDetail, ErrorsOfOneSizeAreInOrderOfTheirPlaces) {
 
 TEST(LayerDetail, InputsBeforeAndAfterSmoothing) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f64})
-    for (const Scheme& scheme : {w8a8(), w4a16(24)})
+    for (const Scheme& scheme : {w8a8(), w4a16(24), scheme_of("fp8-tensor")})
       for (const std::uint64_t columns : {24u, 96u, 120u, 720u, 24u * 200}) {
         SCOPED_TRACE(fmt::format("{} {}", io::name(dtype), columns));
         Single single(make_layer("block.q_proj", 20, columns, dtype, scheme), scheme);

@@ -4,10 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "format/quantized_layers.h"
@@ -21,7 +22,6 @@ namespace kvant::tests {
 namespace {
 
 using F = NetworkFixture;
-using measure::Comparison;
 
 const model::TokenText kText =
     model::cut({3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9, 32, 3, 8, 39, 26, 4, 3, 38, 32, 60, 0}, 9, 0);
@@ -52,11 +52,15 @@ class OutputLosses : public ::testing::Test {
     must(quantizer->run(silence).status());
   }
 
-  Comparison compare(std::vector<std::filesystem::path> quantized) {
+  Result<measure::OutputLosses> try_measure(const std::vector<std::filesystem::path>& quantized,
+                                            const model::TokenText& text = kText, int threads = 1) {
     base::Silence silence;
-    auto comparison = measure::compare({.original = folder_ / "model", .quantized = std::move(quantized)}, silence);
-    must(comparison.status());
-    return std::move(comparison).value();
+    return measure::measure_outputs(folder_ / "model", quantized, text, threads, silence);
+  }
+  measure::OutputLosses measure(const std::vector<std::filesystem::path>& quantized, int threads = 1) {
+    auto losses = try_measure(quantized, kText, threads);
+    must(losses.status());
+    return std::move(losses).value();
   }
 
   std::vector<double> values(const std::string& tensor) {
@@ -70,17 +74,10 @@ class OutputLosses : public ::testing::Test {
   NetworkFixture model_;
 };
 
-std::map<std::string, double> by_module(const measure::ModelLoss& loss) {
-  std::map<std::string, double> outputs;
-  for (const measure::LayerLoss& layer : loss.layers) outputs[layer.module] = layer.output_sqnr_db.value();
-  return outputs;
-}
-
 TEST_F(OutputLosses, ArePlainSumsOverTheText) {
-  quantize("w4a16", {.kind = format::SchemeKind::w4a16, .group_size = 16});
-  Comparison comparison = compare({folder_ / "w4a16"});
-  base::Silence silence;
-  ASSERT_TRUE(measure::measure_outputs(kText, 1, comparison, silence).ok());
+  quantize("w4a16", w4a16(16));
+  const measure::OutputLosses losses = measure({folder_ / "w4a16"});
+  ASSERT_EQ(losses.size(), 1u);
 
   // The first linear reads norm(embedding), and its activations are not quantized.
   const std::string module = "model.layers.0.self_attn.q_proj";
@@ -112,16 +109,15 @@ TEST_F(OutputLosses, ArePlainSumsOverTheText) {
       noise += (y - got) * (y - got);
     }
   }
-  EXPECT_NEAR(by_module(comparison.quantized[0]).at(module), 10 * std::log10(signal / noise), 1e-3);
+  EXPECT_NEAR(losses[0].at(module), 10 * std::log10(signal / noise), 1e-3);
 }
 
 TEST_F(OutputLosses, ShowWhatSmoothingGains) {
-  quantize("plain", {.kind = format::SchemeKind::w8a8});
-  quantize("smooth", {.kind = format::SchemeKind::w8a8}, true);
-  Comparison comparison = compare({folder_ / "plain", folder_ / "smooth"});
-  base::Silence silence;
-  ASSERT_TRUE(measure::measure_outputs(kText, 1, comparison, silence).ok());
-  const auto plain = by_module(comparison.quantized[0]), smooth = by_module(comparison.quantized[1]);
+  quantize("plain", w8a8());
+  quantize("smooth", w8a8(), true);
+  const measure::OutputLosses losses = measure({folder_ / "plain", folder_ / "smooth"});
+  ASSERT_EQ(losses.size(), 2u);
+  const auto &plain = losses[0], &smooth = losses[1];
   ASSERT_EQ(plain.size(), 14u);
   for (const auto& [module, db] : plain) {
     EXPECT_GT(db, 20) << module;
@@ -135,22 +131,46 @@ TEST_F(OutputLosses, ShowWhatSmoothingGains) {
   for (const char* const module : {"model.layers.1.self_attn.o_proj", "model.layers.1.mlp.down_proj"})
     EXPECT_EQ(smooth.at(module), plain.at(module)) << module;
 
-  for (const int threads : {3, 0}) {
-    Comparison again = compare({folder_ / "plain", folder_ / "smooth"});
-    ASSERT_TRUE(measure::measure_outputs(kText, threads, again, silence).ok());
-    EXPECT_EQ(by_module(again.quantized[0]), plain);
-    EXPECT_EQ(by_module(again.quantized[1]), smooth);
-  }
+  for (const int threads : {3, 0}) EXPECT_EQ(measure({folder_ / "plain", folder_ / "smooth"}, threads), losses);
+}
+
+// The worst layers are those of outputs, where these are known.
+TEST_F(OutputLosses, DecideWhichLayersHaveDetails) {
+  quantize("plain", w8a8());
+  measure::OutputLosses losses = measure({folder_ / "plain"});
+  const auto details = [&](const measure::OutputLosses& outputs) {
+    base::Silence silence;
+    auto comparison = measure::compare({.original = folder_ / "model",
+                                        .quantized = {folder_ / "plain"},
+                                        .stats = folder_ / "stats",
+                                        .outputs = outputs,
+                                        .details = true},
+                                       silence);
+    must(comparison.status());
+    EXPECT_EQ(comparison->quantized[0].layers[0].output_sqnr_db.has_value(), !outputs.empty());
+    std::vector<std::pair<double, std::string>> order;
+    for (const measure::LayerLoss& layer : comparison->quantized[0].layers)
+      order.emplace_back(sqnr_db_of(layer, judged_by(*comparison)).value(), layer.module);
+    std::ranges::sort(order);
+    std::vector<std::string> modules;
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      modules.push_back(order[i].second);
+      EXPECT_EQ(comparison->details.at(i).module, order[i].second) << i;
+    }
+    return modules;
+  };
+  const auto estimated = details({}), measured = details(losses);
+  const std::string last = measured.back();
+  losses[0][last] = -5;
+  EXPECT_EQ(details(losses).front(), last);
+  EXPECT_EQ(details({}), estimated);
 }
 
 TEST_F(OutputLosses, RefuseWhatCannotBeRun) {
-  quantize("plain", {.kind = format::SchemeKind::w8a8});
-  Comparison comparison = compare({folder_ / "plain"});
-  base::Silence silence;
-  const Status empty = measure::measure_outputs({}, 1, comparison, silence);
+  quantize("plain", w8a8());
+  const Status empty = try_measure({folder_ / "plain"}, {}).status();
   EXPECT_NE(empty.message().find("no tokens"), std::string::npos) << empty.message();
-  comparison.quantized[0].path = folder_ / "model";
-  const Status unquantized = measure::measure_outputs(kText, 1, comparison, silence);
+  const Status unquantized = try_measure({folder_ / "model"}).status();
   EXPECT_NE(unquantized.message().find("quantization_config"), std::string::npos) << unquantized.message();
 }
 

@@ -61,9 +61,9 @@ TEST(StatisticsParts, BecomeOneFileThatBatchesDoNotShow) {
   }
   const auto stats = format::ActivationStats::open(scratch / "stats");
   ASSERT_TRUE(stats.ok()) << stats.status().message();
-  EXPECT_EQ(stats->file().metadata().at("tokens"), "700");
-  for (const io::TensorInfo& tensor : stats->file().tensors())
-    EXPECT_EQ(tensor.begin % (io::bits(tensor.dtype) / 8), 0u) << tensor.name;
+  EXPECT_EQ(stats->metadata().at("tokens"), "700");
+  for (const io::TensorInfo& tensor : stats->tensors())
+    EXPECT_EQ(tensor.begin % (static_cast<std::uint64_t>(io::bits(tensor.dtype)) / 8), 0u) << tensor.name;
   for (const char* module : {"0.q", "0.k", "0.o", "1.q", "1.k", "head"}) {
     EXPECT_EQ(stats->count(module).value(), kRows) << module;
     EXPECT_TRUE(stats->has(module, Statistic::hessian)) << module;

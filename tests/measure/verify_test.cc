@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "format/compressed_tensors.h"
 #include "tests/support/checkpoint_fixture.h"
 #include "tests/support/refusals.h"
 #include "tests/support/scratch.h"
@@ -61,20 +62,23 @@ void add_ignore(CheckpointFixture& model, const std::string& pattern) {
 
 // A quantized Linear becomes a plain one.
 void unquantize(CheckpointFixture& model, const std::string& module) {
-  for (const std::string_view suffix : {".weight", ".weight_scale", ".weight_packed", ".weight_shape",
-                                        ".weight_zero_point", ".input_scale", ".input_zero_point"})
-    model.remove(fmt::format("{}{}", module, suffix));
+  for (const format::TensorSpec& spec : format::tensor_specs()) model.remove(fmt::format("{}{}", module, spec.suffix));
   model.add(bf16_tensor(module + ".weight", {16, 32}, random_values(16 * 32, 3, DType::bf16)));
 }
 
 using M = CheckpointFixture;
 
 TEST(Verify, WholeCheckpointsPass) {
-  for (const Scheme& scheme : {w8a8(), w8a8_static(), w8a8_static(true), w4a16(32), w4a16(8, true)}) {
+  std::vector<Scheme> schemes = all_schemes(16);
+  for (const Scheme& scheme : foreign_schemes())
+    if (scheme.weights.group_size != 48) schemes.push_back(scheme);
+  for (const Scheme& scheme : schemes) {
+    SCOPED_TRACE(format::describe(scheme));
     const Verification got = verified(small_model(scheme), [](M&) {});
     EXPECT_TRUE(got.problems.empty()) << all_of(got.problems);
     EXPECT_TRUE(got.quantized);
     const std::string checks = all_of(got.checks);
+    EXPECT_NE(checks.find("quantization_config: " + format::describe(scheme)), std::string::npos) << checks;
     for (const std::string_view part :
          {"safetensors format of 2 shards", "index", "scales of 7 layers", "fused", "temporary"})
       EXPECT_NE(checks.find(part), std::string::npos) << checks;
@@ -87,7 +91,7 @@ TEST(Verify, WholeCheckpointsPass) {
 TEST(Verify, ASingleFilePasses) {
   ScratchFolder scratch;
   Metadata metadata = kPt;
-  metadata["quantization_config"] = format::quantization_config(w4a16(8), {}).dump();
+  metadata["quantization_config"] = config_json(w4a16(8)).dump();
   write_safetensors(scratch / "m.safetensors",
                     quantized_tensors(make_layer("a", 8, 16, DType::f16, w4a16(8)), w4a16(8)), metadata);
   const Verification got = verified(scratch / "m.safetensors");
@@ -153,7 +157,7 @@ TEST(Verify, LeftOversOfARunThatDidNotFinish) {
 }
 
 TEST(Verify, CodesNeedAConfiguration) {
-  for (const Scheme& scheme : {w8a8(), w4a16(32)})
+  for (const Scheme& scheme : all_schemes(16))
     EXPECT_TRUE(one_problem(verified(small_model(scheme), [](M& m) { m.config.erase("quantization_config"); }),
                             {"holds codes, but there is no quantization_config in config.json"}));
 }
@@ -165,7 +169,7 @@ TEST(Verify, TheConfigurationIsOneThatLoadersTake) {
       verified(
           small_model(w8a8()),
           [](M& m) { m.config["quantization_config"]["config_groups"]["group_0"]["weights"]["symmetric"] = false; }),
-      {"symmetric is false, but vLLM accepts only symmetric 8-bit weights"}));
+      {"symmetric is false, but loaders accept only symmetric weights in format \"int-quantized\""}));
   EXPECT_TRUE(one_problem(verified(small_model(w8a8()), [](M& m) { m.config["quantization_config"] = "w8a8"; }),
                           {"must be an object"}));
   EXPECT_TRUE(one_problem(verified(small_model(w8a8()), [](M& m) { m.config["quantization_config"]["ignore"] = 3; }),
@@ -173,10 +177,7 @@ TEST(Verify, TheConfigurationIsOneThatLoadersTake) {
   EXPECT_TRUE(one_problem(verified(small_model(w8a8()), [](M& m) { add_ignore(m, "re:("); }),
                           {"quantization_config.ignore: pattern 're:(' is not a valid regular expression"}));
   EXPECT_TRUE(one_problem(verified(small_model(w8a8(), false),
-                                   [](M& m) {
-                                     m.config["quantization_config"] =
-                                         format::quantization_config(w8a8(), std::vector<std::string>{"Linear"});
-                                   }),
+                                   [](M& m) { m.config["quantization_config"] = config_json(w8a8(), {"Linear"}); }),
                           {"says w8a8, but no Linear is quantized"}));
   EXPECT_EQ(verified(small_model(w8a8()), [](M& m) { m.metadata.clear(); }).problems.size(), 2u);
   EXPECT_TRUE(verified(small_model(w8a8(), false), [](M& m) { m.metadata.clear(); }).problems.empty());
@@ -218,6 +219,27 @@ TEST(Verify, ScalesAreFiniteAndPositive) {
                    }),
           {"model-00002-of-00002.safetensors", "up_proj.weight_scale' has 2 of 16 scales", "the first is element 9"}));
     }
+  // Scales that are codes: NaN of either, and 0 and -1 of e4m3.
+  const auto with_byte = [&](const char* scheme, unsigned bad) {
+    return verified(small_model(scheme_of(scheme)),
+                    [&](M& m) { m.find(name)->bytes[9] = static_cast<std::byte>(bad); });
+  };
+  EXPECT_TRUE(one_problem(with_byte("mxfp4", 0xFF),
+                          {"up_proj.weight_scale' has 1 of 16 scales", "the first is element 9: nan"}));
+  EXPECT_TRUE(with_byte("mxfp4", 0).problems.empty());
+  EXPECT_TRUE(with_byte("mxfp8", 0xFE).problems.empty());
+  for (const unsigned bad : {0u, 0x7Fu, 0xB8u})
+    EXPECT_TRUE(one_problem(with_byte("nvfp4a16", bad), {"up_proj.weight_scale' has 1 of 32 scales", "element 9"}));
+  for (const double bad : {0.0, kInf}) {
+    const std::string global = kBlock0 + "mlp.up_proj.weight_global_scale";
+    EXPECT_TRUE(one_problem(
+        verified(small_model(scheme_of("nvfp4")), [&](M& m) { *m.find(global) = f32_tensor(global, {1}, {bad}); }),
+        {"up_proj.weight_global_scale' is", "must be finite and positive"}));
+    const std::string input = kBlock0 + "mlp.up_proj.input_global_scale";
+    EXPECT_TRUE(one_problem(
+        verified(small_model(scheme_of("nvfp4")), [&](M& m) { *m.find(input) = f32_tensor(input, {1}, {bad}); }),
+        {"up_proj.input_global_scale' has 1 of 1 scales that are not finite and positive"}));
+  }
   const std::string input = kBlock0 + "mlp.up_proj.input_scale";
   EXPECT_TRUE(
       one_problem(verified(small_model(w8a8_static()), [&](M& m) { *m.find(input) = f32_tensor(input, {1}, {kNan}); }),
@@ -289,6 +311,29 @@ TEST(Verify, FusedLayersAreUnderOneScheme) {
                              add_ignore(m, experts + "w3");
                            }),
                   {"experts.3.w3' is not quantized", "w1' is"}));
+}
+
+// Two schemes side by side: each module has its own, and one that no group names has none.
+TEST(Verify, MixedPrecision) {
+  const std::string down = kBlock0 + "mlp.down_proj";
+  const Scheme other = scheme_of("nvfp4a16");
+  const auto mixed = [&](const Scheme& of_down, std::vector<std::string> targets) {
+    return verified(small_model(scheme_of("fp8")), [&](M& m) {
+      unquantize(m, down);
+      m.remove(down + ".weight");
+      m.add(quantized_tensors(make_layer(down, 16, 32, DType::bf16, of_down), of_down));
+      format::QuantizationConfig config = format::QuantizationConfig::of(scheme_of("fp8"), {"lm_head"});
+      config.groups.push_back({.scheme = other, .targets = std::move(targets)});
+      m.config["quantization_config"] = format::quantization_json(config);
+    });
+  };
+  const Verification good = mixed(other, {down});
+  EXPECT_TRUE(good.problems.empty()) << all_of(good.problems);
+  EXPECT_NE(all_of(good.checks).find("quantization_config: fp8 and nvfp4a16"), std::string::npos);
+  EXPECT_TRUE(mixed(other, {"re:.*down_proj$"}).problems.empty());
+  const Verification wrong = mixed(other, {"re:.*up_proj$"});
+  EXPECT_NE(all_of(wrong.problems).find("down_proj.weight' is missing"), std::string::npos) << all_of(wrong.problems);
+  EXPECT_NE(all_of(wrong.problems).find("up_proj.weight' must not be there"), std::string::npos);
 }
 
 TEST(Verify, ProblemsAreCounted) {

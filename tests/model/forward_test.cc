@@ -387,6 +387,73 @@ TEST(Forward, OfBertSeesBothWays) {
   });
 }
 
+// The model with all linears of its blocks quantized that fit the scheme.
+CheckpointFixture quantized_model(const NetworkFixture& fixture, const format::Scheme& scheme) {
+  CheckpointFixture files;
+  files.config = fixture.files().config;
+  std::vector<std::string> ignore = {"lm_head"};
+  for (const FixtureTensor& tensor : fixture.files().shards[0]) {
+    if (!tensor.name.ends_with("_proj.weight")) {
+      files.add(tensor);
+      continue;
+    }
+    FixtureLayer layer;
+    layer.module = tensor.name.substr(0, tensor.name.rfind('.'));
+    layer.rows = tensor.shape[0];
+    layer.columns = tensor.shape[1];
+    if (layer.columns % static_cast<std::uint64_t>(format::column_unit(scheme.weights)) != 0) {
+      files.add(tensor);
+      ignore.push_back(layer.module);
+      continue;
+    }
+    std::vector<float> values(layer.rows * layer.columns);
+    std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+    layer.weights.assign(values.begin(), values.end());
+    layer.quantized = layer.weights;
+    quantize_plainly(layer, scheme);
+    files.add(quantized_tensors(layer, scheme));
+  }
+  files.config["quantization_config"] = config_json(scheme, ignore);
+  return files;
+}
+
+// linear_layer_test.cc says what each linear makes; here all of them are in the model.
+TEST(Forward, OfQuantizedModels) {
+  const NetworkFixture fixture = llama_model(llama_config());
+  const ScratchFolder scratch;
+  fixture.files().write(scratch / "plain");
+  const std::vector<float> plain = run(scratch / "plain", Stream::cpu(1));
+  double power = 0;
+  for (const float value : plain) power += static_cast<double>(value) * static_cast<double>(value);
+  // What is stored for static activations is not made for this model: it clips.
+  const auto least_db = [](const format::Scheme& scheme) {
+    if (scheme.needs_statistics()) return 0;
+    const bool four = bits_per_element(scheme.weights.code) == 4 ||
+                      (scheme.activations && bits_per_element(scheme.activations->code) == 4);
+    return four ? 6 : 20;
+  };
+  for (const format::Scheme& scheme : all_schemes(16)) {
+    SCOPED_TRACE(format::describe(scheme));
+    quantized_model(fixture, scheme).write(scratch / "quantized");
+    const std::vector<float> one = run(scratch / "quantized", Stream::cpu(1));
+    ASSERT_EQ(one.size(), plain.size());
+    double noise = 0;
+    for (std::size_t i = 0; i < one.size(); ++i) {
+      const double error = static_cast<double>(one[i]) - static_cast<double>(plain[i]);
+      noise += error * error;
+    }
+    EXPECT_GT(noise, 0);
+    EXPECT_GT(10 * std::log10(power / noise), least_db(scheme));
+    EXPECT_EQ(run(scratch / "quantized", Stream::cpu(3)), one) << "with three threads";
+    EXPECT_EQ(run(scratch / "quantized", Stream::cpu(2), 1), one) << "sequence by sequence";
+    for (const ArchSku isa : compiled_isas()) {
+      ASSERT_EQ(setenv("KVANT_FORCE_ISA", std::string(name(isa)).c_str(), 1), 0);
+      EXPECT_EQ(run(scratch / "quantized", Stream::cpu(1)), one) << name(isa);
+      ASSERT_EQ(unsetenv("KVANT_FORCE_ISA"), 0);
+    }
+  }
+}
+
 TEST(Forward, RefusesIdsAndPositionsThatTheTablesLack) {
   const ScratchFolder scratch;
   opt_model(true).files().write(scratch / "model");

@@ -11,10 +11,9 @@
 
 #include "model/tokenizer/limits.h"
 #include "model/tokenizer/tokenizer.h"
+#include "tests/fuzz/corpus.h"
 #include "tests/support/refusals.h"
 #include "tests/support/scratch.h"
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* input, std::size_t size);
 
 namespace kvant::tests {
 namespace {
@@ -217,17 +216,7 @@ TEST(TokenizerRefusals, PostProcessors) {
   });
 }
 
-TEST(TokenizerRefusals, Corpus) {
-  int files = 0;
-  const std::filesystem::path folder = std::filesystem::path(KVANT_SOURCE_DIR) / "tests/fuzz/corpus/tokenizer";
-  for (const auto& file : std::filesystem::directory_iterator(folder)) {
-    SCOPED_TRACE(file.path().string());
-    const std::string bytes = text_of(file.path());
-    LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
-    ++files;
-  }
-  EXPECT_GE(files, 10);
-}
+TEST(TokenizerRefusals, Corpus) { EXPECT_GE(run_corpus("tokenizer"), 10); }
 
 }  // namespace
 }  // namespace kvant::tests

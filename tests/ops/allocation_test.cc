@@ -94,8 +94,9 @@ TEST(Allocation, DoesNotHappenInRun) {
     for (const Shape& shape : {Shape{3, 77}, Shape{512, 1024}})
       for (const QuantizeKind op : kElementwiseKinds)
         for (const ElementKind code : {ElementKind::s8, ElementKind::u4})
-          for (const Granularity& g : {Granularity::per_tensor(), Granularity::per_channel(1), Granularity::per_token(),
-                                       Granularity::per_group(1, 32), Granularity::per_group(0, 2)}) {
+          for (const Granularity& g :
+               {Granularity::per_tensor(), Granularity::per_channel(1), Granularity::per_token(),
+                Granularity::per_group(1, 32), Granularity::per_group(0, 2), Granularity::per_block(2, 32)}) {
             const ElementwiseCase c(describe(op, ElementKind::f16, code, shape, g), 1, false);
             std::vector<std::byte> out(c.output_bytes());
             const auto plan = ElementwisePlan::select(stream, c.descriptor);
@@ -111,8 +112,9 @@ TEST(Allocation, DoesNotHappenInRunOfDynamicRanges) {
   if (!KVANT_COUNTS_MALLOC) GTEST_SKIP() << "a sanitizer owns the allocator";
   for (const Stream& stream : streams())
     for (const Shape& shape : {Shape{3, 77}, Shape{512, 1024}, Shape{1, 600000}})
-      for (const Granularity& g : {Granularity::per_tensor(), Granularity::per_channel(1), Granularity::per_token(),
-                                   Granularity::per_group(1, 32), Granularity::per_group(0, 2)}) {
+      for (const Granularity& g :
+           {Granularity::per_tensor(), Granularity::per_channel(1), Granularity::per_token(),
+            Granularity::per_group(1, 32), Granularity::per_group(0, 2), Granularity::per_block(2, 32)}) {
         const DynamicRangeCase c({.shape = shape,
                                   .scope = g,
                                   .mode = DynamicRangeMode::asymmetric,

@@ -63,7 +63,7 @@ struct Problem {
 };
 
 const std::vector<Granularity>& scopes() {
-  static const std::vector<Granularity> all = {PerTensor{}, PerChannel{1}, PerToken{}, PerGroup{1, 2}};
+  static const std::vector<Granularity> all = {PerTensor{}, PerChannel{1}, PerToken{}, PerGroup{1, 2}, PerBlock{2, 3}};
   return all;
 }
 
@@ -73,7 +73,9 @@ TEST(DynamicRangeBaseline, EverythingRuns) {
     for (const DynamicRangeMode mode : kModes)
       for (const ElementKind in : kFloatKinds)
         for (const ElementKind out : kCodeKinds)
-          EXPECT_TRUE(Problem(scope, mode, {3, 4}, in, out).runs()) << name(in) << " " << name(out);
+          if (mode == DynamicRangeMode::symmetric || !has_float_grid(out)) {
+            EXPECT_TRUE(Problem(scope, mode, {3, 4}, in, out).runs()) << name(in) << " " << name(out);
+          }
 }
 
 // ---- select(): shapes and scopes ----
@@ -111,7 +113,7 @@ TEST(DynamicRangeSelect, Axes) {
   }
   Problem p(PerTensor{});
   p.descriptor.shape = Shape();
-  for (const Granularity& scope : std::vector<Granularity>{PerChannel{0}, PerGroup{0, 1}, PerToken{}}) {
+  for (const Granularity& scope : std::vector<Granularity>{PerChannel{0}, PerGroup{0, 1}, PerToken{}, PerBlock{1, 1}}) {
     p.descriptor.scope = scope;
     EXPECT_TRUE(invalid(p.selects(), {"shape []"}));
   }
@@ -129,11 +131,29 @@ TEST(DynamicRangeSelect, GroupSizes) {
     EXPECT_TRUE(Problem(PerGroup{1, size}).runs());
 }
 
+TEST(DynamicRangeSelect, Blocks) {
+  const std::string prefix = "dynamic_range_quantize_per_block: ";
+  for (const std::int64_t size : {std::int64_t{0}, std::int64_t{-1}, std::numeric_limits<std::int64_t>::min()}) {
+    Problem p;
+    p.descriptor.scope = PerBlock{size, 2};
+    EXPECT_TRUE(invalid(p.selects(), {prefix, "rows " + std::to_string(size) + " of a block must be positive"}));
+    p.descriptor.scope = PerBlock{2, size};
+    EXPECT_TRUE(invalid(p.selects(), {prefix, "columns " + std::to_string(size) + " of a block must be positive"}));
+  }
+  Problem p;
+  p.descriptor.scope = PerBlock{2, 2};
+  p.descriptor.shape = {12};
+  EXPECT_TRUE(invalid(p.selects(), {prefix + "shape [12] has no rows and columns; its rank must be at least 2"}));
+  for (const std::int64_t size : {std::int64_t{1}, std::int64_t{3}, std::numeric_limits<std::int64_t>::max()})
+    EXPECT_TRUE(Problem(PerBlock{size, size}).runs());
+}
+
 // ---- select(): the range of codes ----
 
 TEST(DynamicRangeSelect, CodesBeyondTheirType) {
   for (const DynamicRangeMode mode : kModes)
     for (const ElementKind out : kCodeKinds) {
+      if (has_float_grid(out)) continue;
       Problem p(PerToken{}, mode, {3, 4}, ElementKind::f32, out);
       const CodeRange limits = code_range(out);
       p.descriptor.q_min = limits.min - 1;
@@ -150,6 +170,197 @@ TEST(DynamicRangeSelect, CodesBeyondTheirType) {
       EXPECT_TRUE(invalid(p.selects(), {"q_min -2147483648", std::to_string(limits.min)}));
     }
 }
+
+TEST(DynamicRangeSelect, FloatingPointGridsHaveNoRangeOfCodes) {
+  const std::pair<ElementKind, std::string> grids[] = {
+      {ElementKind::e4m3, "448"}, {ElementKind::e5m2, "57344"}, {ElementKind::e2m1, "6"}};
+  for (const auto& [out, max] : grids) {
+    const std::string sentence = "dynamic_range_quantize_per_token: q_min and q_max are for integer codes; " +
+                                 std::string(name(out)) + " has the numbers from -" + max + " to " + max;
+    Problem p(PerToken{}, DynamicRangeMode::symmetric, {3, 4}, ElementKind::f32, out);
+    p.descriptor.q_min = -1;
+    EXPECT_TRUE(refused_with(p.selects(), StatusCode::InvalidProblem, sentence));
+    p.descriptor.q_min.reset();
+    p.descriptor.q_max = 1;
+    EXPECT_TRUE(refused_with(p.selects(), StatusCode::InvalidProblem, sentence));
+    p.descriptor.q_max.reset();
+    EXPECT_TRUE(p.runs());
+  }
+}
+
+TEST(DynamicRangeSelect, FloatingPointGridsAreSymmetric) {
+  for (const ElementKind out : kFloatGrids) {
+    const Problem p(PerToken{}, DynamicRangeMode::asymmetric, {3, 4}, ElementKind::f32, out);
+    EXPECT_TRUE(refused_with(p.selects(), StatusCode::InvalidProblem,
+                             "dynamic_range_quantize_per_token: asymmetric mode needs a zero point, and " +
+                                 std::string(name(out)) + " has none; use symmetric mode"));
+  }
+}
+
+// ---- select(): scales that are codes ----
+
+TEST(DynamicRangeScales, OfATypeThatNoScaleHas) {
+  for (const ElementKind scale : {ElementKind::f64, ElementKind::s8, ElementKind::e5m2, ElementKind::s32}) {
+    Problem p;
+    p.descriptor.scale = scale;
+    EXPECT_TRUE(refused_with(p.selects(), StatusCode::Unsupported,
+                             "dynamic_range_quantize_per_token: scale_out has element " + std::string(name(scale)) +
+                                 ", must be f32 (or a tensor of f16, bf16, e8m0, e4m3)"));
+  }
+  Problem wide(PerToken{}, DynamicRangeMode::symmetric, {3, 4}, ElementKind::f64);
+  wide.descriptor.scale = ElementKind::f32;
+  EXPECT_TRUE(unsupported(wide.selects(), "scale_out has element f32, must be f64 (or a tensor of "));
+}
+
+TEST(DynamicRangeScales, OfPowersAndOfE4m3AreForFloatingPointGrids) {
+  for (const ElementKind scale : {ElementKind::e8m0, ElementKind::e4m3})
+    for (const ElementKind out : kCodeKinds) {
+      Problem p(PerToken{}, DynamicRangeMode::symmetric, {3, 4}, ElementKind::f32, out);
+      p.descriptor.scale = scale;
+      if (has_float_grid(out)) {
+        EXPECT_TRUE(accepted(p.selects())) << name(out);
+        continue;
+      }
+      EXPECT_TRUE(refused_with(p.selects(), StatusCode::InvalidProblem,
+                               "dynamic_range_quantize_per_token: scales of " + std::string(name(scale)) +
+                                   " are for codes of e4m3, e5m2, e2m1, these are " + std::string(name(out))));
+    }
+}
+
+TEST(DynamicRangeScales, OfPowersEndBeforeF64Does) {
+  Problem p(PerToken{}, DynamicRangeMode::symmetric, {3, 4}, ElementKind::f64, ElementKind::e4m3);
+  p.descriptor.scale = ElementKind::e8m0;
+  EXPECT_TRUE(refused_with(p.selects(), StatusCode::Unsupported,
+                           "dynamic_range_quantize_per_token: scales of e8m0 end at 2^127, and f64 reaches 2^1023; "
+                           "use f64, f16, bf16 or e4m3"));
+}
+
+TEST(DynamicRangeScales, WhatBelongsToOthers) {
+  for (const ElementKind scale : {ElementKind::f32, ElementKind::f16, ElementKind::bf16, ElementKind::e4m3}) {
+    Problem p(PerToken{}, DynamicRangeMode::symmetric, {3, 4}, ElementKind::f32, ElementKind::e2m1);
+    p.descriptor.scale = scale;
+    p.descriptor.mx_rule = MxRule::round_up;
+    EXPECT_TRUE(refused_with(p.selects(), StatusCode::InvalidProblem,
+                             "dynamic_range_quantize_per_token: mx_rule round_up is for scales of e8m0, these are " +
+                                 std::string(name(scale))));
+  }
+  for (const ElementKind scale : {ElementKind::f32, ElementKind::f16, ElementKind::bf16, ElementKind::e8m0}) {
+    Problem p(PerToken{}, DynamicRangeMode::symmetric, {3, 4}, ElementKind::f32, ElementKind::e2m1);
+    p.descriptor.scale = scale;
+    p.descriptor.finds_global_scale = true;
+    EXPECT_TRUE(refused_with(p.selects(), StatusCode::InvalidProblem,
+                             "dynamic_range_quantize_per_token: finds_global_scale is for scales of e4m3, these are " +
+                                 std::string(name(scale))));
+  }
+}
+
+// ---- can_implement() and run(): the global scale ----
+
+// With scales of e4m3, which need one.
+struct GlobalProblem : Problem {
+  static constexpr std::size_t kGlobal = 2560;
+
+  explicit GlobalProblem(bool finds, ElementKind in = ElementKind::f32)
+      : Problem(PerToken{}, DynamicRangeMode::symmetric, {3, 4}, in, ElementKind::e2m1) {
+    descriptor.scale = args.scale_out.kind = ElementKind::e4m3;
+    descriptor.finds_global_scale = finds;
+    if (finds)
+      args.global_scale_out = {memory.data() + kGlobal, ElementKind::f32, {}, 0};
+    else
+      args.global_scale = AnyParameter(2.0f);
+  }
+};
+
+TEST(DynamicRangeGlobalScale, IsGivenOrFound) {
+  for (const ElementKind in : kFloatKinds)
+    for (const bool finds : {false, true}) EXPECT_TRUE(GlobalProblem(finds, in).runs()) << name(in);
+  const float tensor = 2.0f;
+  for (const Shape& shape : {Shape(), Shape{1}}) {
+    GlobalProblem given(false);
+    given.args.global_scale = AnyParameter(AnyRef{&tensor, ElementKind::f32, shape, 0});
+    EXPECT_TRUE(given.runs());
+    GlobalProblem found(true);
+    found.args.global_scale_out.shape = shape;
+    EXPECT_TRUE(found.runs());
+  }
+}
+
+TEST(DynamicRangeGlobalScale, Missing) {
+  GlobalProblem given(false);
+  given.args.global_scale = {};
+  EXPECT_TRUE(given.invalid({"scales of e4m3 need a global_scale"}));
+  GlobalProblem found(true);
+  found.args.global_scale_out.data = nullptr;
+  EXPECT_TRUE(found.invalid({"global_scale_out is null, must point to 1 number"}));
+}
+
+TEST(DynamicRangeGlobalScale, Superfluous) {
+  GlobalProblem both(true);
+  both.args.global_scale = AnyParameter(2.0f);
+  EXPECT_TRUE(both.invalid({"global_scale is found, so it cannot be given"}));
+  GlobalProblem written(false);
+  written.args.global_scale_out = {written.memory.data() + GlobalProblem::kGlobal, ElementKind::f32, {}, 0};
+  EXPECT_TRUE(written.invalid({"global_scale_out is written with finds_global_scale only"}));
+  for (const ElementKind scale : {ElementKind::f32, ElementKind::f16, ElementKind::bf16, ElementKind::e8m0}) {
+    Problem plain(PerToken{}, DynamicRangeMode::symmetric, {3, 4}, ElementKind::f32, ElementKind::e2m1);
+    plain.descriptor.scale = plain.args.scale_out.kind = scale;
+    plain.args.global_scale = AnyParameter(2.0f);
+    EXPECT_TRUE(plain.invalid({"global_scale is for scales of e4m3, these are " + std::string(name(scale))}));
+  }
+}
+
+TEST(DynamicRangeGlobalScale, OfAnotherKindOrShape) {
+  const float four[4] = {1, 1, 1, 1};
+  GlobalProblem given(false);
+  given.args.global_scale = AnyParameter(2.0);
+  EXPECT_TRUE(given.unsupported({"global_scale has element f64, must be f32"}));
+  for (const Shape& shape : {Shape{4}, Shape{1, 1}}) {
+    given.args.global_scale = AnyParameter(AnyRef{four, ElementKind::f32, shape, 0});
+    EXPECT_TRUE(given.invalid({"global_scale has shape " + shape.to_string() + ", must be one number"}));
+  }
+  GlobalProblem found(true);
+  found.args.global_scale_out.kind = ElementKind::f64;
+  EXPECT_TRUE(found.unsupported({"global_scale_out has element f64, must be f32"}));
+  found.args.global_scale_out.kind = ElementKind::f32;
+  found.args.global_scale_out.shape = {2};
+  EXPECT_TRUE(found.invalid({"global_scale_out has shape [2], must have []"}));
+}
+
+TEST(DynamicRangeGlobalScale, MustBeFiniteAndPositive) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  const std::pair<float, std::string> bad[] = {
+      {0.0f, "0"}, {-2.5f, "-2.5"}, {kInf, "inf"}, {std::numeric_limits<float>::quiet_NaN(), "nan"}};
+  for (const auto& [value, text] : bad) {
+    GlobalProblem p(false);
+    p.args.global_scale = AnyParameter(value);
+    EXPECT_TRUE(p.invalid({"global_scale " + text + " must be finite and positive"}));
+    p.args.global_scale = AnyParameter(AnyRef{&value, ElementKind::f32, {}, 0});
+    EXPECT_TRUE(p.invalid({"global_scale " + text + " must be finite and positive"}));
+  }
+}
+
+TEST(DynamicRangeGlobalScale, OverlapsNothing) {
+  const std::pair<std::size_t, const char*> places[] = {{Problem::kInput, "input"},
+                                                        {Problem::kOutput, "output"},
+                                                        {Problem::kScale, "scale_out"},
+                                                        {Problem::kZeroPoint, "zero_point_out"}};
+  for (const auto& [place, what] : places) {
+    GlobalProblem found(true);
+    found.args.global_scale_out.data = found.memory.data() + place;
+    EXPECT_TRUE(found.invalid({"global_scale_out overlaps " + std::string(what)}));
+    GlobalProblem given(false);
+    const float two = 2.0f;
+    std::memcpy(given.memory.data() + place, &two, 4);
+    given.args.global_scale = AnyParameter(AnyRef{given.memory.data() + place, ElementKind::f32, {}, 0});
+    if (place == Problem::kInput) {  // both are only read
+      EXPECT_TRUE(given.runs());
+      continue;
+    }
+    EXPECT_TRUE(given.invalid({"global_scale overlaps " + std::string(what)}));
+  }
+}
+
+// ---- select(): the range of integer codes, by mode ----
 
 TEST(DynamicRangeSelect, SymmetricNeedsAPositiveMaximum) {
   for (const auto& [q_min, q_max] : {std::pair{-128, 0}, {-128, -1}, {-5, -5}, {0, 0}}) {
@@ -359,7 +570,8 @@ TEST(DynamicRangeParameters, OfAnotherShape) {
   const std::vector<Bad> all = {{PerTensor{}, {3}, {}},           {PerToken{}, {4}, {3}},
                                 {PerToken{}, {3, 4}, {3}},        {PerChannel{1}, {3}, {4}},
                                 {PerChannel{1}, {4, 1}, {4}},     {PerToken{}, {}, {3}},
-                                {PerGroup{1, 2}, {3, 3}, {3, 2}}, {PerGroup{1, 2}, {2, 3}, {3, 2}}};
+                                {PerGroup{1, 2}, {3, 3}, {3, 2}}, {PerGroup{1, 2}, {2, 3}, {3, 2}},
+                                {PerBlock{2, 3}, {3, 2}, {2, 2}}, {PerBlock{2, 9}, {3}, {2, 1}}};
   for (const Bad& bad : all)
     for (const Operand& view : kParameters)
       for (const DynamicRangeMode mode : kModes) {

@@ -70,6 +70,7 @@ TEST_P(OnEachIsa, EqualsTheReferenceInEveryCombination) {
             for (const bool plain : {true, false}) {
               DynamicRangeQuantizeDescriptor d = problem(shape, scope, choice, in, out);
               if (random() % 2 == 0) narrow(d, static_cast<std::uint32_t>(random()));
+              if (random() % 2 == 0) write_any_scales(d, static_cast<std::uint32_t>(random()));
               const Data data = plain ? kPlain[random() % 3] : kOdd[random() % 3];
               const DynamicRangeCase c(d, data, static_cast<std::uint32_t>(random()));
               if (random() % 8 == 0)
@@ -88,37 +89,46 @@ TEST_P(OnEachIsa, EqualsTheReferenceOnLargeTensorsWithAnyNumberOfThreads) {
   };
   const std::vector<Large> all = {
       {{300, 4096},
-       {PerToken{}, PerTensor{}, PerChannel{0}, PerChannel{1}, PerGroup{1, 32}, PerGroup{1, 128}, PerGroup{0, 32}}},
-      {{4096, 300}, {PerToken{}, PerTensor{}, PerChannel{1}, PerGroup{0, 128}, PerGroup{1, 32}}},
+       {PerToken{}, PerTensor{}, PerChannel{0}, PerChannel{1}, PerGroup{1, 32}, PerGroup{1, 128}, PerGroup{0, 32},
+        PerBlock{128, 128}, PerBlock{16, 100}, PerBlock{1, 128}, PerBlock{7, 5000}}},
+      {{4096, 300},
+       {PerToken{}, PerTensor{}, PerChannel{1}, PerGroup{0, 128}, PerGroup{1, 32}, PerBlock{1000, 7},
+        PerBlock{1500, 300}}},
       {{70000}, {PerTensor{}, PerToken{}, PerChannel{0}, PerGroup{0, 128}, PerGroup{0, 1000000}}},
       {{3, 100000}, {PerToken{}, PerTensor{}, PerChannel{0}, PerChannel{1}, PerGroup{1, 32}, PerGroup{0, 2}}},
-      {{64, 3, 40, 40}, {PerChannel{1}, PerChannel{0}, PerToken{}, PerTensor{}, PerGroup{1, 2}, PerGroup{0, 32}}},
-      {{1000, 2048}, {PerGroup{0, 32}, PerGroup{0, 500}, PerGroup{0, 7}, PerChannel{1}}},
+      {{64, 3, 40, 40},
+       {PerChannel{1}, PerChannel{0}, PerToken{}, PerTensor{}, PerGroup{1, 2}, PerGroup{0, 32}, PerBlock{7, 16},
+        PerBlock{64, 64}}},
+      {{1000, 2048},
+       {PerGroup{0, 32}, PerGroup{0, 500}, PerGroup{0, 7}, PerChannel{1}, PerBlock{500, 1}, PerBlock{600, 700}}},
       {{64, 50, 101}, {PerGroup{0, 48}, PerGroup{1, 20}, PerChannel{1}, PerChannel{0}, PerToken{}}},
       // Rows of more than half a million.
       {{(1 << 20) + 77}, {PerTensor{}, PerGroup{0, 600000}, PerGroup{0, 32}, PerChannel{0}}},
-      {{3, 700001}, {PerToken{}, PerTensor{}, PerChannel{1}, PerGroup{1, 300000}, PerGroup{0, 2}}},
+      {{3, 700001}, {PerToken{}, PerTensor{}, PerChannel{1}, PerGroup{1, 300000}, PerBlock{2, 300001}, PerGroup{0, 2}}},
       {{2, 3, 300000}, {PerChannel{1}, PerChannel{0}, PerGroup{1, 2}}},
       // Rows shorter than a block, many of them.
-      {{50000, 3}, {PerChannel{1}, PerToken{}, PerGroup{0, 20000}}},
+      {{50000, 3}, {PerChannel{1}, PerToken{}, PerGroup{0, 20000}, PerBlock{20000, 2}}},
       {{9001, 31}, {PerChannel{1}}}};
   struct Types {
     ElementKind in, out;
     ModeChoice choice;
   };
-  const Types types[] = {{ElementKind::f32, ElementKind::s8, kModes[0]},
-                         {ElementKind::f32, ElementKind::u8, kModes[2]},
-                         {ElementKind::f16, ElementKind::s4, kModes[1]},
-                         {ElementKind::bf16, ElementKind::u4, kModes[1]},
-                         {ElementKind::f64, ElementKind::s8, kModes[1]}};
+  const Types types[] = {
+      {ElementKind::f32, ElementKind::s8, kModes[0]},   {ElementKind::f32, ElementKind::u8, kModes[2]},
+      {ElementKind::f16, ElementKind::s4, kModes[1]},   {ElementKind::bf16, ElementKind::u4, kModes[1]},
+      {ElementKind::f64, ElementKind::s8, kModes[1]},   {ElementKind::bf16, ElementKind::e4m3, kModes[0]},
+      {ElementKind::f32, ElementKind::e2m1, kModes[0]}, {ElementKind::f16, ElementKind::e5m2, kModes[0]},
+      {ElementKind::f32, ElementKind::s16, kModes[1]},  {ElementKind::f32, ElementKind::u2, kModes[2]},
+      {ElementKind::bf16, ElementKind::e2m1, kModes[0]}};
   std::size_t next = 0;
   for (const Large& large : all)
     for (const Granularity& scope : large.scopes)
       for (const Data data : {Data::normal, Data::one_odd}) {
         const Types& t = types[next++ % std::size(types)];
         if (kSanitized && data == Data::one_odd) continue;
-        const DynamicRangeCase c(problem(large.shape, scope, t.choice, t.in, t.out), data,
-                                 static_cast<std::uint32_t>(next));
+        DynamicRangeQuantizeDescriptor d = problem(large.shape, scope, t.choice, t.in, t.out);
+        write_any_scales(d, static_cast<std::uint32_t>(next / 2));
+        const DynamicRangeCase c(d, data, static_cast<std::uint32_t>(next));
         if (kSanitized)
           expect_right(c, {2});
         else
@@ -129,7 +139,8 @@ TEST_P(OnEachIsa, EqualsTheReferenceOnLargeTensorsWithAnyNumberOfThreads) {
 
 // Codes of 8 MiB and more are written around the caches.
 TEST_P(OnEachIsa, EqualsTheReferenceWhenCodesAreStreamed) {
-  for (const Granularity& scope : std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{1}}) {
+  for (const Granularity& scope :
+       std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{1}, PerBlock{128, 128}}) {
     const DynamicRangeCase c(problem({2200, 4099}, scope, kModes[1], ElementKind::f32, ElementKind::s8), Data::normal,
                              21);
     expect_right(c, {1, 2});
@@ -142,12 +153,14 @@ TEST_P(OnEachIsa, OneOddValueAnywhereIsNoticed) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const Shape shape{70, 1000};
   std::size_t next = 0;
-  for (const Granularity& scope : std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{1}, PerGroup{1, 32}})
+  for (const Granularity& scope :
+       std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{1}, PerGroup{1, 32}, PerBlock{32, 128}})
     for (const ElementKind in : kFloatKinds)
       for (const std::size_t place : {0u, 15u, 999u, 4095u, 35003u, 65535u, 69999u})
         for (const double value : {kInfinity, -kInfinity, std::numeric_limits<double>::quiet_NaN(), 1e4, -1e4}) {
           ++next;
-          DynamicRangeCase c(problem(shape, scope, kModes[next % 3], in, kCodeKinds[next % 4]), Data::normal, 5);
+          DynamicRangeCase c(problem(shape, scope, kModes[next % 3], in, kCodeKinds[next % kCodeKinds.size()]),
+                             Data::normal, 5);
           put_float(&c.input[place * width_of(in)], in, value);
           expect_right(c, {static_cast<int>(1 + next % 2)});
           ASSERT_FALSE(HasFatalFailure()) << value << " at " << place;
@@ -332,7 +345,7 @@ TEST_P(OnEachIsa, ExtremesOfF64) {
         for (const bool two_codes : {false, true}) {
           DynamicRangeQuantizeDescriptor d =
               problem({static_cast<std::int64_t>(x.size())}, PerTensor{}, choice, ElementKind::f64, out);
-          if (two_codes) {
+          if (two_codes && !has_float_grid(out)) {
             d.q_min = 0;
             d.q_max = 1;
           }
@@ -352,9 +365,11 @@ TEST_P(OnEachIsa, NoElementsStillHaveParameters) {
     Granularity scope;
     std::size_t parameters;
   };
-  const std::vector<Empty> all = {{{0}, PerTensor{}, 1},      {{0}, PerToken{}, 1},        {{5, 0}, PerToken{}, 5},
-                                  {{5, 0}, PerChannel{0}, 5}, {{5, 0}, PerChannel{1}, 0},  {{0, 5}, PerChannel{1}, 5},
-                                  {{0, 5}, PerToken{}, 0},    {{0, 5}, PerGroup{1, 2}, 0}, {{5, 0}, PerGroup{1, 2}, 0}};
+  const std::vector<Empty> all = {
+      {{0}, PerTensor{}, 1},       {{0}, PerToken{}, 1},        {{5, 0}, PerToken{}, 5},
+      {{5, 0}, PerChannel{0}, 5},  {{5, 0}, PerChannel{1}, 0},  {{0, 5}, PerChannel{1}, 5},
+      {{0, 5}, PerToken{}, 0},     {{0, 5}, PerGroup{1, 2}, 0}, {{5, 0}, PerGroup{1, 2}, 0},
+      {{5, 0}, PerBlock{2, 2}, 0}, {{0, 5}, PerBlock{2, 2}, 0}, {{0, 4, 5}, PerBlock{2, 2}, 0}};
   for (const Empty& e : all)
     for (const ModeChoice& choice : kModes) {
       DynamicRangeQuantizeDescriptor d = problem(e.shape, e.scope, choice, ElementKind::f32, ElementKind::s8);
@@ -395,15 +410,15 @@ void expect_right_in_guarded_buffers(const DynamicRangeCase& c, const Stream& st
       zero_point(4 * size(want.zero_point)), scratch(static_cast<std::int64_t>(plan->workspace_size()));
   std::copy(spread.begin(), spread.end(), x.data());
   std::fill(codes.bytes().begin(), codes.bytes().end(), std::byte{0x7A});
-  const Shape parameters = c.parameters();
-  const Status done = plan->run(stream, {scratch.data(), scratch.size()},
-                                {.input = {x.data(), c.in(), c.descriptor.shape, input_stride},
-                                 .output = {codes.data(), c.out(), c.descriptor.shape, output_stride},
-                                 .scale_out = {scale.data(), scale_kind(c.in()), parameters, 0},
-                                 .zero_point_out = {zero_point.data(), ElementKind::s32, parameters, 0}});
+  DynamicRangeResult got = c.room();
+  AnyDynamicRangeQuantizeArgs args = c.args(got);
+  args.input = {x.data(), c.in(), c.descriptor.shape, input_stride};
+  args.output = {codes.data(), c.out(), c.descriptor.shape, output_stride};
+  args.scale_out.data = scale.data();
+  args.zero_point_out.data = zero_point.data();
+  const Status done = plan->run(stream, {scratch.data(), scratch.size()}, args);
   ASSERT_TRUE(done.ok()) << done.message() << " in " << c.text();
   note_kernel(plan->sku());
-  DynamicRangeResult got = c.room();
   std::copy(scale.bytes().begin(), scale.bytes().end(), got.scale.begin());
   if (zero_point.size() != 0) std::memcpy(got.zero_point.data(), zero_point.data(), zero_point.size());
   got.codes = want.codes;  // looked at below, gaps and all
@@ -420,9 +435,11 @@ TEST_P(OnEachIsa, KeepsToItsRows) {
       for (const ElementKind in : kFloatKinds)
         for (const ElementKind out : kCodeKinds) {
           DynamicRangeQuantizeDescriptor d = problem(shape, scope, kModes[random() % 3], in, out);
+          write_any_scales(d, static_cast<std::uint32_t>(random()));
           const DynamicRangeCase c(d, random() % 2 == 0 ? Data::normal : Data::specials,
                                    static_cast<std::uint32_t>(random()));
-          const std::int64_t row = shape.row_length(), even = row + 12 + row % 2;
+          const std::int64_t row = shape.row_length();
+          const std::int64_t even = (row + 15) / 4 * 4;  // packed rows begin at whole bytes
           for (const auto& [input_stride, output_stride] :
                {std::pair<std::int64_t, std::int64_t>{0, 0}, {row + 11, 0}, {0, even}, {row + 3, even}})
             expect_right_in_guarded_buffers(c, stream, GetParam(), input_stride, output_stride);
@@ -434,12 +451,14 @@ TEST_P(OnEachIsa, KeepsToItsRowsInPartsOfALargeTensor) {
   std::size_t next = 0;
   for (const Shape& shape : {Shape{300, 1001}, Shape{24, 30, 301}})
     for (const Granularity& scope : std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{0}, PerChannel{1},
-                                                             PerChannel{-1}, PerGroup{-1, 32}, PerGroup{0, 16}})
+                                                             PerChannel{-1}, PerGroup{-1, 32}, PerGroup{0, 16},
+                                                             PerBlock{16, 32}, PerBlock{1, 32}, PerBlock{7, 2000}})
       for (const auto& [input_gap, output_gap] :
-           {std::pair<std::int64_t, std::int64_t>{0, 0}, {29, 0}, {0, 9}, {7, 21}}) {
-        const ElementKind in = kFloatKinds[next % 4], out = kCodeKinds[next / 2 % 4];
-        const DynamicRangeCase c(problem(shape, scope, kModes[next % 3], in, out),
-                                 next % 2 == 0 ? Data::normal : Data::one_odd, 3);
+           {std::pair<std::int64_t, std::int64_t>{0, 0}, {29, 0}, {0, 11}, {7, 23}}) {
+        const ElementKind in = kFloatKinds[next % 4], out = kCodeKinds[next / 2 % kCodeKinds.size()];
+        DynamicRangeQuantizeDescriptor d = problem(shape, scope, kModes[next % 3], in, out);
+        write_any_scales(d, static_cast<std::uint32_t>(next / 3));
+        const DynamicRangeCase c(d, next % 2 == 0 ? Data::normal : Data::one_odd, 3);
         ++next;
         const std::int64_t row = shape.row_length();
         const std::int64_t input_stride = input_gap == 0 ? 0 : row + input_gap;
@@ -456,26 +475,28 @@ TEST_P(OnEachIsa, WorksAtMisalignedAddresses) {
   std::size_t next = 0;
   for (const Shape& shape : {Shape{5, 131}, Shape{300, 300}})
     for (const Granularity& scope : std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{0}, PerChannel{1},
-                                                             PerGroup{1, 32}, PerGroup{0, 2}})
+                                                             PerGroup{1, 32}, PerGroup{0, 2}, PerBlock{2, 3}})
       for (const ElementKind in : kFloatKinds)
         for (const std::size_t shift : {1u, 3u, 17u, 31u}) {
           ++next;
-          const DynamicRangeCase c(problem(shape, scope, kModes[next % 3], in, kCodeKinds[next / 4 % 4]), Data::one_odd,
-                                   static_cast<std::uint32_t>(next));
+          DynamicRangeQuantizeDescriptor d =
+              problem(shape, scope, kModes[next % 3], in, kCodeKinds[next / 4 % kCodeKinds.size()]);
+          write_any_scales(d, static_cast<std::uint32_t>(next / 5));
+          const DynamicRangeCase c(d, Data::one_odd, static_cast<std::uint32_t>(next));
           const DynamicRangeResult want = c.wanted();
           const auto plan = AnyDynamicRangeQuantizePlan::select(stream, c.descriptor, {.isa = GetParam()});
           ASSERT_TRUE(plan.ok()) << plan.status().message();
           std::vector<std::byte> x(c.input.size() + 64), codes(want.codes.size() + 64), scale(want.scale.size() + 64),
               zero_point(4 * want.zero_point.size() + 64), scratch(plan->workspace_size() + 64);
           std::copy(c.input.begin(), c.input.end(), x.begin() + static_cast<std::ptrdiff_t>(shift));
-          const Status done =
-              plan->run(stream, {scratch.data() + shift, plan->workspace_size()},
-                        {.input = {x.data() + shift, in, shape, 0},
-                         .output = {codes.data() + shift, c.out(), shape, 0},
-                         .scale_out = {scale.data() + shift, scale_kind(in), c.parameters(), 0},
-                         .zero_point_out = {zero_point.data() + shift, ElementKind::s32, c.parameters(), 0}});
-          ASSERT_TRUE(done.ok()) << done.message() << " in " << c.text();
           DynamicRangeResult got = c.room();
+          AnyDynamicRangeQuantizeArgs args = c.args(got);
+          args.input.data = x.data() + shift;
+          args.output.data = codes.data() + shift;
+          args.scale_out.data = scale.data() + shift;
+          args.zero_point_out.data = zero_point.data() + shift;
+          const Status done = plan->run(stream, {scratch.data() + shift, plan->workspace_size()}, args);
+          ASSERT_TRUE(done.ok()) << done.message() << " in " << c.text();
           std::memcpy(got.codes.data(), codes.data() + shift, got.codes.size());
           std::memcpy(got.scale.data(), scale.data() + shift, got.scale.size());
           std::memcpy(got.zero_point.data(), zero_point.data() + shift, 4 * got.zero_point.size());
@@ -487,7 +508,8 @@ TEST_P(OnEachIsa, WorksAtMisalignedAddresses) {
 TEST_P(OnEachIsa, ParametersInOtherShapes) {
   const Stream stream = Stream::cpu(1);
   const Shape shape{2, 3, 20};
-  for (const Granularity& scope : std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{1}, PerGroup{2, 8}}) {
+  for (const Granularity& scope :
+       std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{1}, PerGroup{2, 8}, PerBlock{2, 8}}) {
     const DynamicRangeCase c(problem(shape, scope, kModes[1], ElementKind::f32, ElementKind::s8), Data::normal, 4);
     const DynamicRangeResult want = c.wanted();
     std::vector<Shape> shapes = {c.parameters(), {static_cast<std::int64_t>(c.segments())}};
@@ -545,12 +567,12 @@ TEST_P(OnEachIsa, IncludeZeroChangesNothingInSymmetricMode) {
 
 // ---- there and back ----
 
-struct FloatFormat {
+struct RealFormat {
   int precision;     // bits of the significand
   int min_exponent;  // of a normal number
   double largest;
 };
-FloatFormat format_of(ElementKind kind) {
+RealFormat format_of(ElementKind kind) {
   switch (kind) {
     case ElementKind::f64: return {53, -1022, std::numeric_limits<double>::max()};
     case ElementKind::f32: return {24, -126, static_cast<double>(std::numeric_limits<float>::max())};
@@ -559,7 +581,7 @@ FloatFormat format_of(ElementKind kind) {
   }
 }
 double half_ulp(ElementKind kind, double y) {
-  const FloatFormat format = format_of(kind);
+  const RealFormat format = format_of(kind);
   const int exponent = y == 0 ? format.min_exponent : std::max(std::ilogb(y), format.min_exponent);
   return std::ldexp(1.0, exponent - format.precision);
 }
@@ -577,8 +599,9 @@ std::vector<double> dequantized(const DynamicRangeCase& c, const DynamicRangeRes
   ElementwiseArgs args;
   args.input = {result.codes.data(), c.out(), c.descriptor.shape, 0};
   args.output = {y.data(), c.in(), c.descriptor.shape, 0};
-  args.scale = AnyParameter(AnyRef{result.scale.data(), scale_kind(c.in()), c.parameters(), 0});
-  args.zero_point = AnyParameter(AnyRef{result.zero_point.data(), ElementKind::s32, c.parameters(), 0});
+  args.scale = AnyParameter(AnyRef{result.scale.data(), c.scale_type(), c.parameters(), 0});
+  args.global_scale = c.global_scale_of(result);
+  args.zero_point = c.zero_point_of(result);
   const Status done = plan->run(stream, {}, args);
   EXPECT_TRUE(done.ok()) << done.message();
   return values_of(y, c.in());
@@ -591,13 +614,24 @@ void expect_round_trip(const DynamicRangeCase& c) {
   ASSERT_EQ(x.size(), y.size());
   const DynamicRangeReference reference = c.reference();
   const QuantizationRules rules = c.rules();
-  const FloatFormat format = format_of(c.in());
+  const RealFormat format = format_of(c.in());
   const bool f64 = c.in() == ElementKind::f64;
   const double largest_scale = format_of(scale_kind(c.in())).largest;
   for (std::size_t i = 0; i < x.size(); ++i) {
     if (!std::isfinite(x[i])) continue;
     const auto segment = static_cast<std::size_t>(reference.segment[i]);
     const SegmentParameters& p = reference.parameters[segment];
+    if (rules.grid) {
+      // Half a step of the grid: of the quotient's exponent, or of the least one.
+      const kvant::FloatFormat& grid = info(*rules.grid).format;
+      const double quotient = std::fabs(x[i] / p.scale);
+      const int exponent = quotient == 0 ? grid.min_exponent() : std::max(std::ilogb(quotient), grid.min_exponent());
+      const double half_step = std::ldexp(p.scale, exponent - grid.mantissa_bits - 1);
+      const double rounding = half_ulp(c.in(), y[i]) + 2 * half_ulp(scale_kind(c.in()), y[i]);
+      ASSERT_LE(std::fabs(x[i] - y[i]), half_step + rounding) << "element " << i << ": " << x[i] << " comes back as "
+                                                              << y[i] << ", scale " << p.scale << " in " << c.text();
+      continue;
+    }
     const double code = unclamped_code(x[i], p, c.in());
     // Asymmetric codes reach from end to end, give or take the rounding of the scale that the bound allows for; only a
     // scale that would overflow leaves something out.
@@ -658,6 +692,7 @@ TEST(DynamicRange, AConstantComesBackExactly) {
   for (const ElementKind in : kFloatKinds)
     for (const ElementKind out : kCodeKinds)
       for (const double constant : {1.0, -1.0, 0.1, -3.7, 1e-4, 60000.0, -60000.0}) {
+        if (has_float_grid(out)) continue;
         std::vector<std::byte> input(9 * width_of(in));
         for (std::size_t i = 0; i < 9; ++i) put_float(&input[i * width_of(in)], in, constant);
         const DynamicRangeCase c(problem({9}, PerTensor{}, kModes[1], in, out), input);
@@ -691,11 +726,13 @@ TEST_P(OnEachIsa, OrderDoesNotMatter) {
 
 TEST_P(OnEachIsa, ThreadsDoNotMatter) {
   std::size_t next = 0;
-  for (const Granularity& scope : std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{0}, PerChannel{1},
-                                                           PerGroup{1, 128}, PerGroup{0, 32}})
+  for (const Granularity& scope :
+       std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{0}, PerChannel{1}, PerGroup{1, 128},
+                                PerGroup{0, 32}, PerBlock{128, 128}, PerBlock{1, 128}, PerBlock{200, 900}})
     for (const Data data : {Data::normal, Data::specials}) {
       const DynamicRangeCase c(
-          problem({257, 1030}, scope, kModes[next % 3], kFloatKinds[next % 4], kCodeKinds[next % 3]), data, 13);
+          problem({257, 1030}, scope, kModes[next % 3], kFloatKinds[next % 4], kCodeKinds[next % kCodeKinds.size()]),
+          data, 13);
       ++next;
       const DynamicRangeResult want = c.run(Stream::cpu(1), GetParam());
       for (int threads = 2; threads <= 4; ++threads)
@@ -755,12 +792,13 @@ TEST_P(OnEachIsa, CodesAreThoseOfTheQuantizePlan) {
   int differences = 0;  // between the two numerics; without any this would show nothing
   for (const Shape& shape : {Shape{6, 75}, Shape{260, 300}})
     for (const Granularity& scope : std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{0}, PerChannel{1},
-                                                             PerGroup{1, 32}, PerGroup{0, 4}})
+                                                             PerGroup{1, 32}, PerGroup{0, 4}, PerBlock{4, 32}})
       for (const ElementKind in : kFloatKinds)
         for (const ElementKind out : kCodeKinds) {
           if (shape[0] == 260 && random() % 3 != 0) continue;
           DynamicRangeQuantizeDescriptor d = problem(shape, scope, kModes[random() % 3], in, out);
           if (random() % 2 == 0) narrow(d, static_cast<std::uint32_t>(random()));
+          write_any_scales(d, static_cast<std::uint32_t>(random()));
           const DynamicRangeCase c(d, random() % 2 == 0 ? Data::normal : Data::specials,
                                    static_cast<std::uint32_t>(random()));
           const Stream stream = Stream::cpu(2);
@@ -782,8 +820,9 @@ TEST_P(OnEachIsa, CodesAreThoseOfTheQuantizePlan) {
             ElementwiseArgs args;
             args.input = {c.input.data(), in, shape, 0};
             args.output = {want.codes.data(), out, shape, 0};
-            args.scale = AnyParameter(AnyRef{exact.scale.data(), scale_kind(in), c.parameters(), 0});
-            args.zero_point = AnyParameter(AnyRef{exact.zero_point.data(), ElementKind::s32, c.parameters(), 0});
+            args.scale = AnyParameter(AnyRef{exact.scale.data(), c.scale_type(), c.parameters(), 0});
+            args.global_scale = c.global_scale_of(exact);
+            args.zero_point = c.zero_point_of(exact);
             const Status done = plan->run(stream, {}, args);
             ASSERT_TRUE(done.ok()) << done.message();
             ASSERT_TRUE(c.equal(got, want)) << name(numerics);
@@ -820,6 +859,77 @@ TEST_P(OnEachIsa, PlansSayWhatTheyAre) {
     }
   EXPECT_EQ(name(DynamicRangeMode::symmetric), "symmetric");
   EXPECT_EQ(name(DynamicRangeMode::asymmetric), "asymmetric");
+}
+
+// ---- scales that are codes ----
+
+// Every way to write scales for every pair of types and way to cut a tensor, with segments that are odd in all ways
+// beside ordinary ones.
+TEST_P(OnEachIsa, EveryKindOfScalesForOddSegments) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity(), kNaN = std::numeric_limits<double>::quiet_NaN();
+  struct Odd {
+    double even, odd;
+  };
+  constexpr Odd kOdd[] = {{0, -0.0},         {kNaN, kNaN}, {kInfinity, -kInfinity},
+                          {kInfinity, 3},    {kNaN, -7e4}, {1e-40, -1e-44},
+                          {3e38, -3.4e38},   {3e38, 1},    {1e-38, 1e-39},
+                          {1e30, -1e25},     {5, 5},       {1.75, -1.5},
+                          {0x1.bffffep3, 1}, {0x1.cp3, 1}, {6e-8, 6e-5},
+                          {65504, -65504},   {8.4e6, 1},   {1e12, 1.0001e12}};
+  constexpr std::size_t kSegments = 2 * std::size(kOdd);
+  std::uint32_t turn = 0;
+  for (const ElementKind in : kFloatKinds)
+    for (const ElementKind out : kCodeKinds)
+      for (const ScaleChoice& choice : scale_choices(in, out)) {
+        const ModeChoice& mode = kModes[turn % 3];
+        const std::int64_t length = 1 + 17 * (turn % 3);
+        const Granularity scopes[] = {PerToken{},  PerChannel{0}, PerGroup{1, length / 2 + 1},
+                                      PerTensor{}, PerChannel{1}, PerGroup{0, 2}};
+        for (const Granularity& scope : scopes) {
+          const bool across = scope.kind() == GranularityKind::channel && scope.axis() == 1;
+          const std::int64_t segments = kSegments;
+          DynamicRangeQuantizeDescriptor d =
+              problem(across ? Shape{length, segments} : Shape{segments, length}, scope, mode, in, out);
+          write_scales_as(d, choice);
+          DynamicRangeCase c(d, Data::normal, turn);
+          if (turn % 2 == 0) c.global_scale = turn % 4 == 0 ? 3e-4f : 1e6f;
+          for (std::size_t which = 0; which < std::size(kOdd); ++which)
+            for (std::size_t i = 0; i < static_cast<std::size_t>(length); ++i) {
+              const std::size_t at =
+                  across ? i * kSegments + 2 * which : 2 * which * static_cast<std::size_t>(length) + i;
+              put_float(&c.input[at * width_of(in)], in, i % 2 == 0 ? kOdd[which].even : kOdd[which].odd);
+            }
+          expect_right(c, {1, 2});
+          if (HasFatalFailure()) return;
+        }
+        ++turn;
+      }
+}
+
+// The global scale of tensors that are odd as a whole: zeros, next to nothing, everything.
+TEST_P(OnEachIsa, FindsTheGlobalScaleOfOddTensors) {
+  for (const ElementKind in : kFloatKinds)
+    for (const ElementKind out : kFloatGrids)
+      for (const double x : {0.0, 1e-45, 1e-40, 1e-300, 1e-30, 1.0, 65504.0, 3e38, 1e45, 1.7e308,
+                             std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+        DynamicRangeQuantizeDescriptor d = problem({3, 40}, PerGroup{1, 16}, kModes[0], in, out);
+        write_scales_as(d, {ElementKind::e4m3, MxRule::floor, true});
+        DynamicRangeCase c(d, Data::normal, 1);
+        for (std::size_t i = 0; i < 120; ++i) put_float(&c.input[i * width_of(in)], in, i % 3 == 0 ? -x : x / 3);
+        expect_right(c, {1, 2});
+        ASSERT_GT(c.run(Stream::cpu(1), GetParam()).global_scale, 0.0f) << x << " in " << c.text();
+        if (HasFatalFailure()) return;
+      }
+}
+
+// Found in a tensor that is cut into parts, by any number of threads.
+TEST_P(OnEachIsa, FindsTheGlobalScaleOfALargeTensor) {
+  for (const Granularity& scope : std::vector<Granularity>{PerGroup{1, 16}, PerToken{}, PerTensor{}, PerChannel{1}}) {
+    DynamicRangeQuantizeDescriptor d = problem({300, 1024}, scope, kModes[0], ElementKind::bf16, ElementKind::e2m1);
+    write_scales_as(d, {ElementKind::e4m3, MxRule::floor, true});
+    expect_right({d, Data::one_odd, 3}, {1, 2, 3, 8});
+    if (HasFatalFailure()) return;
+  }
 }
 
 // ---- the typed plan ----

@@ -67,7 +67,8 @@ struct Problem {
     args.output = {output.data(), write, shape, 0};
     const void* scales = f == ElementKind::f64 ? static_cast<const void*>(scale64.data()) : scale32.data();
     args.scale = AnyParameter(AnyRef{scales, scale_kind(f), parameters, 0});
-    args.zero_point = AnyParameter(AnyRef{zero_point.data(), ElementKind::s32, parameters, 0});
+    if (is_fake(op) || !has_float_grid(code))
+      args.zero_point = AnyParameter(AnyRef{zero_point.data(), ElementKind::s32, parameters, 0});
   }
   Problem(const Problem&) = delete;
   Problem& operator=(const Problem&) = delete;
@@ -86,7 +87,8 @@ struct Problem {
 
 const std::vector<Granularity>& granularities() {
   static const std::vector<Granularity> all = {Granularity::per_tensor(), Granularity::per_channel(1),
-                                               Granularity::per_token(), Granularity::per_group(1, 2)};
+                                               Granularity::per_token(), Granularity::per_group(1, 2),
+                                               Granularity::per_block(2, 3)};
   return all;
 }
 
@@ -195,6 +197,12 @@ TEST(SelectGranularity, RankZeroHasNoAxis) {
   }
   p.descriptor.granularity = Granularity::per_token();
   EXPECT_TRUE(invalid(p.selects(), "quantize_per_token: shape [] has no rows; its rank must be at least 1"));
+  p.descriptor.granularity = Granularity::per_block(1, 1);
+  EXPECT_TRUE(
+      invalid(p.selects(), "quantize_per_block: shape [] has no rows and columns; its rank must be at least 2"));
+  p.descriptor.shape = {12};
+  EXPECT_TRUE(
+      invalid(p.selects(), "quantize_per_block: shape [12] has no rows and columns; its rank must be at least 2"));
   EXPECT_TRUE(Problem(QuantizeKind::quantize, PerTensor{}, Shape()).runs());
 }
 
@@ -224,11 +232,42 @@ TEST(SelectGranularity, GroupSizeBelowOne) {
   EXPECT_TRUE(Problem(QuantizeKind::quantize, PerGroup{1, std::numeric_limits<std::int64_t>::max()}).runs());
 }
 
+TEST(SelectGranularity, SidesOfABlockBelowOne) {
+  const Stream stream = Stream::cpu(1);
+  for (const std::int64_t size : {std::int64_t{0}, std::int64_t{-1}, std::numeric_limits<std::int64_t>::min()}) {
+    const std::string rows = "rows " + std::to_string(size) + " of a block must be positive";
+    const std::string columns = "columns " + std::to_string(size) + " of a block must be positive";
+    for (const QuantizeKind op : kElementwiseKinds) {
+      Problem p(op);
+      p.descriptor.granularity = PerBlock{size, 2};
+      EXPECT_TRUE(invalid(p.selects(), rows)) << name(op);
+      p.descriptor.granularity = PerBlock{2, size};
+      EXPECT_TRUE(invalid(p.selects(), columns)) << name(op);
+    }
+    FakeQuantizePerBlockDescriptor typed;
+    typed.shape = {3, 4};
+    typed.granularity = {2, size};
+    EXPECT_EQ(FakeQuantizePerBlockBackwardPlan<float>::select(stream, typed).status().message(),
+              "fake_quantize_per_block_backward: " + columns);
+  }
+  // 0 is what a descriptor has whose caller forgot it.
+  QuantizePerBlockDescriptor forgotten;
+  forgotten.shape = {3, 4};
+  const auto plan = QuantizePerBlockPlan<float, Int4>::select(stream, forgotten);
+  EXPECT_EQ(plan.status().message(), "quantize_per_block: rows 0 of a block must be positive");
+
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  for (const PerBlock& block :
+       {PerBlock{1, 1}, PerBlock{2, 3}, PerBlock{kMax, 1}, PerBlock{1, kMax}, PerBlock{kMax, kMax}})
+    EXPECT_TRUE(Problem(QuantizeKind::quantize, block).runs());
+}
+
 // ---- select(): the code range ----
 
 TEST(SelectRange, BeyondTheCodeType) {
   for (const QuantizeKind op : {QuantizeKind::quantize, QuantizeKind::quantize_backward})
     for (const ElementKind code : kCodeKinds) {
+      if (has_float_grid(code)) continue;
       Problem p(op, {}, {3, 4}, ElementKind::f32, code);
       const CodeRange limits = code_range(code);
       const std::string of = " of " + std::string(name(code));
@@ -311,14 +350,99 @@ TEST(SelectRange, DequantizeHasNone) {
   }
 }
 
+// ---- floating-point grids ----
+
+// The operators that have one, as a problem on it.
+std::vector<QuantizeKind> grid_operators() { return {kElementwiseKinds.begin(), kElementwiseKinds.end()}; }
+void put_on_grid(Problem& p, ElementKind grid) {
+  if (is_fake(p.descriptor.op)) p.descriptor.grid = grid;
+  p.args.zero_point = AnyParameter(std::int32_t{0});
+}
+
+TEST(FloatGrid, HasNoRangeOfCodes) {
+  const std::pair<ElementKind, std::string> grids[] = {
+      {ElementKind::e4m3, "448"}, {ElementKind::e5m2, "57344"}, {ElementKind::e2m1, "6"}};
+  for (const QuantizeKind op : grid_operators())
+    for (const auto& [grid, max] : grids) {
+      if (!elementwise_operator(op).rounds) continue;
+      Problem p(op, {}, {3, 4}, ElementKind::f32, grid);
+      put_on_grid(p, grid);
+      EXPECT_TRUE(p.runs()) << name(op);
+      const std::string part = "q_min and q_max are for integer codes; " + std::string(name(grid)) +
+                               " has the numbers from -" + max + " to " + max;
+      p.descriptor.q_min = -1;
+      EXPECT_TRUE(invalid(p.selects(), part)) << name(op);
+      p.descriptor.q_min.reset();
+      p.descriptor.q_max = 1;
+      EXPECT_TRUE(invalid(p.selects(), part)) << name(op);
+    }
+}
+
+TEST(FloatGrid, HasNoZeroPoint) {
+  for (const QuantizeKind op : grid_operators())
+    for (const ElementKind grid : kFloatGrids) {
+      if (!reads_input(op)) continue;
+      const std::string of(name(grid));
+      Problem p(op, PerToken{}, {3, 4}, ElementKind::f32, grid);
+      put_on_grid(p, grid);
+      EXPECT_TRUE(p.runs()) << name(op);
+      p.args.zero_point = AnyParameter(std::int32_t{-3});
+      EXPECT_TRUE(p.invalid("zero_point -3 with " + of + ", which has no zero point, must be 0")) << name(op);
+      // Not even zeros: a tensor of them is not looked at.
+      p.zero_point.assign(3, 0);
+      p.args.zero_point = AnyParameter(AnyRef{p.zero_point.data(), ElementKind::s32, {3}, 0});
+      EXPECT_TRUE(p.invalid("zero_point is a tensor of shape [3]; " + of + " has no zero point, leave it 0"))
+          << name(op);
+      p.args.zero_point = AnyParameter(1.0f);
+      EXPECT_TRUE(p.unsupported("zero_point has element f32, must be s32")) << name(op);
+    }
+}
+
+TEST(FloatGrid, IsNamedForFakeQuantizeOnly) {
+  for (const QuantizeKind op : grid_operators()) {
+    Problem p(op);
+    p.descriptor.grid = ElementKind::e4m3;
+    if (is_fake(op)) {
+      EXPECT_TRUE(accepted(p.selects())) << name(op);
+      p.descriptor.grid = ElementKind::s8;
+      EXPECT_TRUE(unsupported(p.selects(), "grid s8 must be one of e4m3, e5m2, e2m1; give integers as q_min and q_max"))
+          << name(op);
+    } else {
+      EXPECT_TRUE(invalid(p.selects(), "grid e4m3 is for fake_quantize; the grid here is that of s8")) << name(op);
+    }
+  }
+}
+
+TEST(FloatGrid, OverflowsOnlyWhereItHasAWordForThat) {
+  for (const QuantizeKind op : grid_operators())
+    for (const ElementKind code : kCodeKinds) {
+      Problem p(op, {}, {3, 4}, ElementKind::f32, code);
+      if (has_float_grid(code)) put_on_grid(p, code);
+      p.descriptor.saturate = false;
+      const bool makes_codes = op == QuantizeKind::quantize || op == QuantizeKind::fake_quantize;
+      if (!makes_codes) {
+        EXPECT_TRUE(invalid(p.selects(), "saturate = false is for quantize and fake_quantize")) << name(op);
+      } else if (may_overflow(code)) {
+        EXPECT_TRUE(p.runs()) << name(op) << " " << name(code);
+      } else {
+        const std::string what(is_fake(op) && !has_float_grid(code) ? "integers" : name(code));
+        EXPECT_TRUE(invalid(p.selects(), "saturate = false needs codes with NaN or infinity, " + what + " have none"))
+            << name(op);
+      }
+    }
+}
+
 // ---- select(): element kinds ----
+
+using Kinds = std::span<const ElementKind>;
+constexpr const char* kCodeNames = "s8, u8, s4, u4, s16, u16, s2, u2, e4m3, e5m2, e2m1";
 
 TEST(SelectKinds, InputOfTheWrongSort) {
   for (const QuantizeKind op : kElementwiseKinds) {
     Problem p(op);
     const bool from_codes = is_dequantize(op);
-    const std::string wanted = from_codes ? "s8, u8, s4, u4" : "f32, f64, f16, bf16";
-    for (const ElementKind kind : from_codes ? std::span(kFloatKinds) : std::span(kCodeKinds)) {
+    const std::string wanted = from_codes ? kCodeNames : "f32, f64, f16, bf16";
+    for (const ElementKind kind : from_codes ? Kinds(kFloatKinds) : Kinds(kCodeKinds)) {
       p.descriptor.input = kind;
       EXPECT_TRUE(unsupported(p.selects(), "input element " + std::string(name(kind)) + " must be one of " + wanted));
     }
@@ -331,8 +455,8 @@ TEST(SelectKinds, OutputOfTheWrongSort) {
   for (const QuantizeKind op : kElementwiseKinds) {
     Problem p(op);
     const bool to_floats = is_dequantize(op) || is_fake(op);
-    const std::string wanted = to_floats ? "f32, f64, f16, bf16" : "s8, u8, s4, u4";
-    for (const ElementKind kind : to_floats ? std::span(kCodeKinds) : std::span(kFloatKinds)) {
+    const std::string wanted = to_floats ? "f32, f64, f16, bf16" : kCodeNames;
+    for (const ElementKind kind : to_floats ? Kinds(kCodeKinds) : Kinds(kFloatKinds)) {
       p.descriptor.output = kind;
       EXPECT_TRUE(unsupported(p.selects(), "output element " + std::string(name(kind)) + " must be one of " + wanted));
     }
@@ -604,10 +728,84 @@ TEST(Scale, OfAnotherKind) {
     Problem twice(op, {}, {3, 4}, ElementKind::f64);
     twice.args.scale = AnyParameter(0.5f);
     EXPECT_TRUE(twice.unsupported("scale has element f32, must be f64")) << name(op);
-    // f16 has f32 scales.
-    Problem half(op, PerToken{}, {3, 4}, ElementKind::f16);
-    half.args.scale = AnyParameter(AnyRef{half.scale32.data(), ElementKind::f16, {3}, 0});
-    EXPECT_TRUE(half.unsupported("scale has element f16, must be f32")) << name(op);
+    // A tensor may also hold scales as checkpoints store them.
+    for (const ElementKind kind : {ElementKind::s8, ElementKind::e5m2, ElementKind::f64}) {
+      Problem half(op, PerToken{}, {3, 4}, ElementKind::f16);
+      half.args.scale = AnyParameter(AnyRef{half.scale64.data(), kind, {3}, 0});
+      EXPECT_TRUE(half.unsupported("scale has element " + std::string(name(kind)) +
+                                   ", must be f32 (or a tensor of f16, bf16, e8m0, e4m3)"))
+          << name(op);
+    }
+  }
+}
+
+TEST(Scale, OfACodeMustBeFiniteAndPositiveIfItIsOne) {
+  struct Bad {
+    ElementKind kind;
+    std::uint16_t bits;
+    const char* text;
+  };
+  constexpr Bad kBad[] = {{ElementKind::f16, 0x8400, "-6.1035156e-05"},
+                          {ElementKind::f16, 0x7C00, "inf"},
+                          {ElementKind::bf16, 0x0000, "0"},
+                          {ElementKind::e8m0, 255, "nan"},
+                          {ElementKind::e4m3, 0x7F, "nan"},
+                          {ElementKind::e4m3, 0x80, "-0"}};
+  for (const QuantizeKind op : kElementwiseKinds)
+    for (const Bad& bad : kBad) {
+      Problem p(op);
+      p.args.scale = AnyParameter(AnyRef{&bad.bits, bad.kind, {}, 0});
+      if (bad.kind == ElementKind::e4m3) p.args.global_scale = AnyParameter(4.0f);
+      EXPECT_TRUE(p.invalid("scale " + std::string(bad.text) + " must be finite and positive")) << name(op);
+    }
+}
+
+// ---- can_implement() and run(): the global scale ----
+
+// With scales of e4m3, which need one.
+void expect_global_refused(const AnyParameter& global, StatusCode code, const std::string& part) {
+  const std::uint8_t scales[3] = {0x38, 0x38, 0x38};
+  for (const QuantizeKind op : kElementwiseKinds) {
+    Problem p(op, PerToken{});
+    p.args.scale = AnyParameter(AnyRef{scales, ElementKind::e4m3, {3}, 0});
+    p.args.global_scale = AnyParameter(2.0f);
+    EXPECT_TRUE(p.runs()) << name(op);
+    p.args.global_scale = global;
+    EXPECT_TRUE(p.refuses(code, part)) << name(op);
+  }
+}
+
+TEST(GlobalScale, MissingOrBad) {
+  expect_global_refused({}, StatusCode::InvalidProblem, "scales of e4m3 need a global_scale");
+  expect_global_refused(AnyParameter(2.0), StatusCode::Unsupported, "global_scale has element f64, must be f32");
+  const float four[4] = {1, 1, 1, 1};
+  expect_global_refused(AnyParameter(AnyRef{four, ElementKind::f32, {4}, 0}), StatusCode::InvalidProblem,
+                        "global_scale has shape [4], must be one number");
+  for (const auto& [value, text] : {std::pair{0.0f, "0"}, {-2.5f, "-2.5"}, {kInf, "inf"}, {kNan, "nan"}}) {
+    const std::string part = "global_scale " + std::string(text) + " must be finite and positive";
+    expect_global_refused(AnyParameter(value), StatusCode::InvalidProblem, part);
+    expect_global_refused(AnyParameter(AnyRef{&value, ElementKind::f32, {}, 0}), StatusCode::InvalidProblem, part);
+  }
+}
+
+TEST(GlobalScale, Superfluous) {
+  for (const QuantizeKind op : kElementwiseKinds) {
+    Problem p(op);
+    p.args.global_scale = AnyParameter(2.0f);
+    EXPECT_TRUE(p.invalid("global_scale is for scales of e4m3, these are f32")) << name(op);
+  }
+}
+
+TEST(GlobalScale, MayNotBeWrittenOver) {
+  const std::uint8_t scales[3] = {0x38, 0x38, 0x38};
+  for (const QuantizeKind op : kElementwiseKinds) {
+    Problem p(op, PerToken{});
+    const float two = 2.0f;
+    std::memcpy(p.output.data(), &two, 4);
+    p.args.scale = AnyParameter(AnyRef{scales, ElementKind::e4m3, {3}, 0});
+    p.args.global_scale = AnyParameter(AnyRef{p.output.data(), ElementKind::f32, {}, 0});
+    EXPECT_TRUE(p.invalid(is_backward(op) ? "grad_input overlaps global_scale" : "output overlaps global_scale"))
+        << name(op);
   }
 }
 
@@ -687,6 +885,8 @@ TEST(Scale, OfAnotherShape) {
       {PerToken{}, {Shape{4}, Shape{3, 4}, Shape{1, 3}, Shape{3, 1, 1}, Shape()}, "[3]"},
       {PerGroup{1, 3}, {Shape{3}, Shape{2, 3}, Shape{3, 4}, Shape{3, 2, 1}, Shape{12}}, "[3, 2]"},
       {PerGroup{0, 2}, {Shape{4}, Shape{3, 4}, Shape{4, 2}}, "[2, 4]"},
+      {PerBlock{2, 3}, {Shape{2}, Shape{3, 2}, Shape{2, 4}, Shape{2, 2, 1}, Shape{12}, Shape()}, "[2, 2]"},
+      {PerBlock{9, 3}, {Shape{1}, Shape{2, 1}, Shape{3, 2}}, "[1, 2]"},
       {PerToken{}, {Shape{1, 1, 1, 1, 1, 1, 1, 1, 1}}, "[3]"},
   };
   for (const QuantizeKind op : kElementwiseKinds)
@@ -741,7 +941,7 @@ TEST(Scale, OneNumberForManyParameters) {
   for (const QuantizeKind op : kElementwiseKinds) {
     for (const auto& [granularity, wanted] :
          {std::pair{Granularity::per_channel(0), "[3]"}, std::pair{Granularity::per_token(), "[3]"},
-          std::pair{Granularity::per_group(1, 2), "[3, 2]"}}) {
+          std::pair{Granularity::per_group(1, 2), "[3, 2]"}, std::pair{Granularity::per_block(2, 9), "[2, 1]"}}) {
       Problem p(op, granularity);
       p.args.scale = AnyParameter(0.5f);
       EXPECT_TRUE(p.invalid("scale is one number, must be a tensor of shape " + std::string(wanted))) << name(op);
@@ -1084,7 +1284,7 @@ TEST(Legal, ParametersGivenFlat) {
     for (const auto& [granularity, count] :
          {std::pair{Granularity::per_tensor(), 1}, std::pair{Granularity::per_token(), 6},
           std::pair{Granularity::per_channel(-1), 4}, std::pair{Granularity::per_group(-1, 3), 12},
-          std::pair{Granularity::per_group(0, 2), 12}}) {
+          std::pair{Granularity::per_group(0, 2), 12}, std::pair{Granularity::per_block(2, 3), 8}}) {
       Problem p(op, granularity, {2, 3, 4});
       const Shape flat{count};
       p.args.scale = AnyParameter(AnyRef{p.scale32.data(), ElementKind::f32, flat, 0});

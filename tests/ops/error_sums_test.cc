@@ -3,12 +3,17 @@
 
 #include <gtest/gtest.h>
 
+#include <fmt/core.h>
+
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <random>
 #include <vector>
 
+#include "tests/support/float_grid_reference.h"
 #include "tests/support/isas.h"
 #include "tests/support/kernel_log.h"
 #include "tests/support/special_numbers.h"
@@ -51,8 +56,8 @@ TEST(ErrorSums, AreTheSameBitsOnEveryInstructionSet) {
     const std::vector<float> floats(values.begin(), values.end());
     const auto check = [&](const auto* w) {
       for (const ErrorSums& sums : every_kind()) {
-        const ErrorSums::Loss a = reference.loss(w, codes.data(), count, 0.01f, -3, 127);
-        const ErrorSums::Loss b = sums.loss(w, codes.data(), count, 0.01f, -3, 127);
+        const ErrorSums::Loss a = reference.loss(w, {codes.data(), count, 0.01f, -3});
+        const ErrorSums::Loss b = sums.loss(w, {codes.data(), count, 0.01f, -3});
         EXPECT_EQ(a.sums.weights, b.sums.weights) << count;
         EXPECT_EQ(a.sums.errors, b.sums.errors) << count;
         EXPECT_EQ(a.sums.products, b.sums.products) << count;
@@ -90,9 +95,9 @@ TEST(ErrorSums, OutputLossIsWeightedByColumns) {
     }
     const auto check = [&](const auto* w) {
       const ErrorSums::OutputLoss reference =
-          every_kind().back().output_loss(w, codes.data(), count, 0.01f, -3, m.data(), n.data());
+          every_kind().back().output_loss(w, {codes.data(), count, 0.01f, -3}, m.data(), n.data());
       for (const ErrorSums& sums : every_kind()) {
-        const ErrorSums::OutputLoss got = sums.output_loss(w, codes.data(), count, 0.01f, -3, m.data(), n.data());
+        const ErrorSums::OutputLoss got = sums.output_loss(w, {codes.data(), count, 0.01f, -3}, m.data(), n.data());
         EXPECT_EQ(got.outputs, reference.outputs) << count;
         EXPECT_EQ(got.weight_errors, reference.weight_errors) << count;
         EXPECT_EQ(got.input_errors, reference.input_errors) << count;
@@ -114,7 +119,7 @@ TEST(ErrorSums, CellsOfOneColumnAreItsErrors) {
     std::vector<std::int8_t> codes(count, 5);
     for (const ErrorSums& sums : every_kind()) {
       std::vector<double> errors(count + 1, 1);
-      sums.add_cell_errors(floats.data(), codes.data(), count, 0.01f, kZeroPoint, 0, 1, errors.data());
+      sums.add_cell_errors(floats.data(), {codes.data(), count, 0.01f, kZeroPoint}, 0, 1, errors.data());
       for (std::size_t i = 0; i < count; ++i) {
         const double e = values[i] - static_cast<double>(0.01f) * (5 - kZeroPoint);
         EXPECT_EQ(errors[i], 1 + e * e) << count << " column " << i;
@@ -144,8 +149,8 @@ TEST(ErrorSums, DrawingsHaveTheSameBitsToo) {
       for (const ErrorSums& sums : every_kind()) {
         Drawing& drawing = drawings.emplace_back();
         sums.count_on_grid(w, count, 0.01f, -3, -128, 1, kBins, drawing.counts.data());
-        sums.add_cell_errors(w, codes.data(), count, 0.01f, -3, 5, kCell, drawing.errors.data());
-        sums.error_magnitudes(w, codes.data(), count, 0.01f, -3, drawing.magnitudes.data());
+        sums.add_cell_errors(w, {codes.data(), count, 0.01f, -3}, 5, kCell, drawing.errors.data());
+        sums.error_magnitudes(w, {codes.data(), count, 0.01f, -3}, drawing.magnitudes.data());
         sums.raise_to_magnitudes(w, count, drawing.largest.data());
         EXPECT_EQ(drawing, drawings[0]) << count;
       }
@@ -172,6 +177,128 @@ TEST(ErrorSums, DrawingsHaveTheSameBitsToo) {
     };
     check(floats.data());
     check(values.data());
+  }
+}
+
+// Bytes of finite codes, in an order that mixes signs and sizes; among them both ends.
+std::vector<std::int8_t> finite_codes(ElementKind code, std::size_t count) {
+  std::vector<std::int8_t> all;
+  for (int byte = 0; byte < 256; ++byte) {
+    const int bits = bits_per_element(code);
+    if (!has_float_grid(code)) {
+      const int q = static_cast<std::int8_t>(byte);
+      if (q >= code_range(code).min && q <= code_range(code).max) all.push_back(static_cast<std::int8_t>(q));
+    } else if (byte < 1 << bits && std::isfinite(grid_reference(code).number_of(static_cast<std::uint8_t>(byte)))) {
+      all.push_back(static_cast<std::int8_t>(byte));
+    }
+  }
+  std::vector<std::int8_t> codes(count);
+  for (std::size_t i = 0; i < count; ++i) codes[i] = all[i * 37 % all.size()];
+  return codes;
+}
+
+// Every function over codes of every kind: the same bits everywhere, and what they are.
+TEST(ErrorSums, TakeCodesOfEveryKind) {
+  for (const ElementKind code :
+       {ElementKind::s8, ElementKind::s4, ElementKind::e4m3, ElementKind::e5m2, ElementKind::e2m1}) {
+    const bool floating = has_float_grid(code);
+    const int zero_point = floating ? 0 : -3;
+    const double most = floating ? grid_reference(code).max() : code_range(code).max;
+    const float scale = static_cast<float>(1.25 / most);
+    for (std::size_t count = 0; count <= 300; count += count < 70 ? 1 : 23) {
+      SCOPED_TRACE(fmt::format("{}, {} codes", name(code), count));
+      const std::vector<double> values = random_values(count, static_cast<std::uint32_t>(count));
+      const std::vector<float> floats(values.begin(), values.end());
+      const std::vector<std::int8_t> codes = finite_codes(code, count);
+      const ErrorSums::Codes stretch{codes.data(), count, scale, zero_point, code};
+      std::vector<float> m(count), n(count);
+      std::vector<double> v(count), errors(count);
+      ErrorSums::Loss want;
+      ErrorSums::OutputLoss want_outputs;
+      std::size_t place = count;
+      for (std::size_t i = 0; i < count; ++i) {
+        const double steps =
+            floating ? grid_reference(code).number_of(static_cast<std::uint8_t>(codes[i])) : codes[i] - zero_point;
+        v[i] = static_cast<double>(scale) * steps;
+        errors[i] = std::abs(values[i] - v[i]);
+        m[i] = static_cast<float>(i % 5) + 0.25f;
+        n[i] = static_cast<float>(i % 3) * 0.125f;
+        want.sums += {values[i] * values[i], errors[i] * errors[i], values[i] * v[i], v[i] * v[i]};
+        want_outputs += {static_cast<double>(m[i]) * values[i] * values[i],
+                         static_cast<double>(m[i]) * errors[i] * errors[i], static_cast<double>(n[i]) * v[i] * v[i]};
+        if (errors[i] > want.largest) place = i;
+        want.largest = std::max(want.largest, errors[i]);
+        want.at_ends += std::abs(floating ? steps : codes[i]) >= most ? 1u : 0u;
+        EXPECT_EQ(ErrorSums::value(stretch, i), v[i]);
+      }
+      const auto check = [&](const auto* w) {
+        const ErrorSums::Loss first = every_kind().front().loss(w, stretch);
+        EXPECT_NEAR(first.sums.weights, want.sums.weights, 1e-12 * want.sums.weights);
+        EXPECT_NEAR(first.sums.errors, want.sums.errors, 1e-12 * want.sums.errors);
+        EXPECT_NEAR(first.sums.products, want.sums.products, 1e-12 * (want.sums.weights + want.sums.values));
+        EXPECT_NEAR(first.sums.values, want.sums.values, 1e-12 * want.sums.values);
+        EXPECT_EQ(first.largest, want.largest);
+        EXPECT_EQ(first.at_ends, want.at_ends);
+        EXPECT_EQ(ErrorSums::place_of_error(w, stretch, first.largest), place);
+        const ErrorSums::OutputLoss outputs = every_kind().front().output_loss(w, stretch, m.data(), n.data());
+        EXPECT_NEAR(outputs.outputs, want_outputs.outputs, 1e-12 * want_outputs.outputs);
+        EXPECT_NEAR(outputs.weight_errors, want_outputs.weight_errors, 1e-12 * want_outputs.weight_errors);
+        EXPECT_NEAR(outputs.input_errors, want_outputs.input_errors, 1e-12 * want_outputs.input_errors);
+        for (const ErrorSums& sums : every_kind()) {
+          const ErrorSums::Loss loss = sums.loss(w, stretch);
+          EXPECT_EQ(loss.sums.weights, first.sums.weights);
+          EXPECT_EQ(loss.sums.errors, first.sums.errors);
+          EXPECT_EQ(loss.sums.products, first.sums.products);
+          EXPECT_EQ(loss.sums.values, first.sums.values);
+          EXPECT_EQ(loss.largest, first.largest);
+          EXPECT_EQ(loss.at_ends, first.at_ends);
+          EXPECT_EQ(loss.non_finite, 0u);
+          const ErrorSums::OutputLoss again = sums.output_loss(w, stretch, m.data(), n.data());
+          EXPECT_EQ(again.outputs, outputs.outputs);
+          EXPECT_EQ(again.weight_errors, outputs.weight_errors);
+          EXPECT_EQ(again.input_errors, outputs.input_errors);
+          std::vector<double> magnitudes(count), cells(count + 1, 1);
+          sums.error_magnitudes(w, stretch, magnitudes.data());
+          EXPECT_EQ(magnitudes, errors);
+          sums.add_cell_errors(w, stretch, 0, 1, cells.data());
+          for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(cells[i], 1 + errors[i] * errors[i]) << i;
+          EXPECT_EQ(cells[count], 1);
+        }
+      };
+      check(floats.data());
+      check(values.data());
+    }
+  }
+}
+
+// A weight that is NaN has a code that is NaN, or clips: it is in no sum.
+TEST(ErrorSums, WeightsThatAreNotFiniteAreInNothingWhateverTheirCodes) {
+  for (const ElementKind code : {ElementKind::e4m3, ElementKind::e5m2, ElementKind::e2m1}) {
+    const GridReference& grid = grid_reference(code);
+    constexpr std::size_t kCount = 23;
+    std::vector<float> weights(kCount, 0.5f);
+    std::vector<std::int8_t> codes = finite_codes(code, kCount);
+    for (const std::size_t i : {2u, 3u, 11u, 22u}) {
+      weights[i] = i == 3 ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
+      codes[i] = static_cast<std::int8_t>(grid.code_of(static_cast<double>(weights[i]), true));
+    }
+    for (const ErrorSums& sums : every_kind()) {
+      const ErrorSums::Loss loss = sums.loss(weights.data(), {codes.data(), kCount, 0.25f, 0, code});
+      EXPECT_EQ(loss.non_finite, 4u);
+      EXPECT_EQ(loss.sums.weights, (kCount - 4) * 0.25);
+      double errors = 0, largest = 0;
+      std::uint64_t ends = 0;
+      for (std::size_t i = 0; i < kCount; ++i) {
+        if (!std::isfinite(weights[i])) continue;
+        const double number = grid.number_of(static_cast<std::uint8_t>(codes[i])), e = 0.5 - number / 4;
+        errors += e * e;
+        largest = std::max(largest, std::abs(e));
+        ends += std::abs(number) == grid.max() ? 1u : 0u;
+      }
+      EXPECT_NEAR(loss.sums.errors, errors, 1e-12 * errors);
+      EXPECT_EQ(loss.largest, largest);
+      EXPECT_EQ(loss.at_ends, ends);
+    }
   }
 }
 

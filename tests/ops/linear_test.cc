@@ -63,7 +63,7 @@ class EachPair {
   void expect_right_for(std::int64_t m, std::int64_t k, std::int64_t n, std::initializer_list<int> threads = {1}) {
     for (const ElementKind activation : kByteKinds)
       for (const ElementKind weight : kByteKinds) {
-        const LinearKinds kinds{activation, weight, kFloatKinds[next_++ % 4]};
+        const LinearKinds kinds{activation, weight, kLinearOutputs[next_++ % kLinearOutputs.size()]};
         LinearCase c(m, k, n, kinds, CodeData::uniform, CodeData::uniform, next_);
         expect_right(c.draw_parameters(next_), {}, threads);
         if (testing::Test::HasFatalFailure()) return;
@@ -187,7 +187,7 @@ TEST(Linear, LargeOddSizes) {
     for (const ElementKind activation : kByteKinds)
       for (const ElementKind weight : kByteKinds) {
         ++next;
-        const LinearKinds kinds{activation, weight, kFloatKinds[(next + next / 4) % 4]};
+        const LinearKinds kinds{activation, weight, kLinearOutputs[(next + next / 4) % kLinearOutputs.size()]};
         LinearCase c(size.m, size.k, size.n, kinds, CodeData::uniform,
                      next % 2 == 0 ? CodeData::uniform : CodeData::bell, next);
         expect_right(c.draw_parameters(next), {.spare_rows = next % 3}, {static_cast<int>(1 + next % 3)});
@@ -366,7 +366,8 @@ TEST(Linear, ThreadsAndSpareRowsDoNotMatter) {
   for (const Size& size : {Size{67, 517, 129}, Size{1, 1024, 2049}, Size{300, 33, 70}, Size{2, 100000, 3},
                            Size{16, 256, 640}, Size{1000, 64, 1}}) {
     ++next;
-    const LinearKinds kinds{kByteKinds[next % 2], kByteKinds[next / 2 % 2], kFloatKinds[next % 4]};
+    const LinearKinds kinds{kByteKinds[next % 2], kByteKinds[next / 2 % 2],
+                            kLinearOutputs[next % kLinearOutputs.size()]};
     LinearCase c(size.m, size.k, size.n, kinds, CodeData::uniform, CodeData::uniform, next);
     c.draw_parameters(next);
     if (kSanitized)
@@ -505,7 +506,7 @@ TEST(Linear, EveryFormOfParameters) {
   std::uint32_t next = 0;
   for (const ElementKind activation : kByteKinds)
     for (const ElementKind weight : kByteKinds)
-      for (const ElementKind output : kFloatKinds)
+      for (const ElementKind output : kLinearOutputs)
         for (std::uint32_t tensors = 0; tensors < 16; ++tensors)
           for (const int bias : {0, 1, 2}) {
             LinearCase c(6, 39, 11, {activation, weight, output}, CodeData::uniform, CodeData::uniform, ++next);
@@ -526,7 +527,8 @@ TEST(Linear, EveryFormOfParameters) {
             c.weight_scale = scales(c.n, (tensors & 2) != 0);
             c.act_zero_point = zero_points(c.m, (tensors & 4) != 0, code_range(activation));
             c.weight_zero_point = zero_points(c.n, (tensors & 8) != 0, code_range(weight));
-            if (bias != 0) c.draw_bias(bias == 1 ? output : c.scale_type(), random);
+            c.output_scale = 0.5f;
+            if (bias != 0) c.draw_bias(bias == 1 ? c.other_bias_type() : c.scale_type(), random);
             expect_right(c);
             if (HasFatalFailure()) return;
           }
@@ -572,7 +574,7 @@ TEST(Linear, KeepsToItsRows) {
                            Size{3, 130, 40}, Size{4, 31, 65}})
     for (const ElementKind activation : kByteKinds)
       for (const ElementKind weight : kByteKinds)
-        for (const ElementKind output : kFloatKinds) {
+        for (const ElementKind output : kLinearOutputs) {
           ++next;
           LinearCase c(size.m, size.k, size.n, {activation, weight, output}, CodeData::uniform, CodeData::uniform,
                        next);
@@ -599,7 +601,8 @@ TEST(Linear, KeepsToItsRowsInPartsOfALargeLayer) {
     for (const bool at_page_end : {false, true})
       for (const std::int64_t gap : {0, 7}) {
         ++next;
-        LinearCase c(m, 259, n, {kByteKinds[next % 2], kByteKinds[next / 2 % 2], kFloatKinds[next % 4]},
+        LinearCase c(m, 259, n,
+                     {kByteKinds[next % 2], kByteKinds[next / 2 % 2], kLinearOutputs[next % kLinearOutputs.size()]},
                      CodeData::uniform, CodeData::outliers, next);
         c.draw_parameters(next);
         expect_right(c, {.activation_gap = gap, .weight_gap = gap, .output_gap = gap, .at_page_end = at_page_end},
@@ -658,7 +661,7 @@ TEST(Linear, SpecialValuesStayInTheirRowOrColumn) {
                                        0.25, -0.0, 1e38, 0x1p-149, -1e-42, 1e-20, 0x1p-126, 0.125};
   const auto count = static_cast<std::int64_t>(special.size());
   std::uint32_t next = 0;
-  for (const ElementKind output : kFloatKinds)
+  for (const ElementKind output : kLinearOutputs)
     for (const ElementKind activation : kByteKinds)
       for (const bool in_rows : {true, false})
         for (const bool in_columns : {true, false})
@@ -676,7 +679,7 @@ TEST(Linear, SpecialValuesStayInTheirRowOrColumn) {
             c.act_scale = {values(in_rows, c.scale_type()), true};
             c.weight_scale = {values(in_columns, c.scale_type()), true};
             if (bias != 0) {
-              c.bias_kind = bias == 1 ? output : c.scale_type();
+              c.bias_kind = bias == 1 ? c.other_bias_type() : c.scale_type();
               c.bias = values(next % 2 == 0, *c.bias_kind);
             }
             // A row of zero sums: zero times infinity.
@@ -1305,7 +1308,9 @@ void expect_promises(const KernelSku& sku, ElementKind output, ArchSku isa) {
   EXPECT_TRUE(promise.bit_stable_on_same_hardware) << label;
   EXPECT_TRUE(promise.bit_stable_across_hardware) << label;
   EXPECT_TRUE(promise.deterministic) << label;
-  EXPECT_EQ(promise.math_precision, output == ElementKind::f64 ? MathPrecision::f64 : MathPrecision::f32) << label;
+  const bool in_f64 = output == ElementKind::f64 || is_code(output);
+  EXPECT_EQ(promise.math_precision, in_f64 ? MathPrecision::f64 : MathPrecision::f32) << label;
+  EXPECT_EQ(sku.epilogue, is_code(output) ? EpilogueKind::requantize_bias : EpilogueKind::dequantize_bias) << label;
   EXPECT_NE(promise.accumulator, AccumulatorKind::none) << label;
   EXPECT_NE(label.find("linear"), std::string::npos) << label;
   EXPECT_TRUE(label.ends_with("__" + std::string(name(isa)))) << label;
@@ -1315,7 +1320,7 @@ TEST(Linear, SaysWhatItPromises) {
   const Stream& stream = stream_of(1);
   for (const ArchSku isa : isas())
     for (const ElementKind weight : kByteKinds)
-      for (const ElementKind output : kFloatKinds) {
+      for (const ElementKind output : kLinearOutputs) {
         for (const ElementKind activation : kByteKinds) {
           const auto w8a8 = AnyLinearPlan::select(stream,
                                                   W8A8LinearDescriptor{.max_rows = 2,
@@ -1329,6 +1334,7 @@ TEST(Linear, SaysWhatItPromises) {
           expect_promises(w8a8->sku(), output, isa);
           EXPECT_EQ(w8a8->sku().element, activation);
           EXPECT_EQ(w8a8->precision_guarantee(), w8a8->sku().precision_guarantee);
+          if (is_code(output)) continue;
           const auto smoothquant = AnyLinearPlan::select(stream,
                                                          SmoothQuantLinearDescriptor{.max_rows = 2,
                                                                                      .in_features = 3,
@@ -1341,6 +1347,7 @@ TEST(Linear, SaysWhatItPromises) {
           ASSERT_TRUE(smoothquant.ok()) << smoothquant.status().message();
           expect_promises(smoothquant->sku(), output, isa);
         }
+        if (is_code(output)) continue;
         const auto quantized = AnyLinearPlan::select(
             stream,
             QuantizedLinearDescriptor{

@@ -131,7 +131,16 @@ std::string text(const ObserverDescriptor& d) {
 
 QuantizationRules rules_of(const ObserverDescriptor& d) {
   const CodeRange limits = code_range(d.output);
-  return {d.mode, d.include_zero, d.q_min.value_or(limits.min), d.q_max.value_or(limits.max)};
+  return {.mode = d.mode,
+          .include_zero = d.include_zero,
+          .q_min = d.q_min.value_or(limits.min),
+          .q_max = d.q_max.value_or(limits.max),
+          .grid = has_float_grid(d.output) ? std::optional(d.output) : std::nullopt};
+}
+
+// Floating-point grids have no zero point.
+bool has_mode(ElementKind out, DynamicRangeMode mode) {
+  return mode == DynamicRangeMode::symmetric || !has_float_grid(out);
 }
 
 // ---- min_max ----
@@ -151,7 +160,7 @@ QuantizationParameters dynamic_range_parameters(const ObserverDescriptor& d, con
   if (!plan.ok()) return {};
   const Shape segments = parameter_shape(t.shape, d.scope).value();
   const auto count = static_cast<std::size_t>(segments.element_count().value());
-  std::vector<std::byte> codes(t.count()), scratch(plan->workspace_size()),
+  std::vector<std::byte> codes(t.count() * unit_bytes(d.output)), scratch(plan->workspace_size()),
       scale(count * width_of(scale_kind(d.input)));
   QuantizationParameters result;
   result.zero_point.resize(count);
@@ -175,6 +184,7 @@ TEST(MinMax, IsDynamicRangeQuantizationOfAllBatches) {
         for (const bool include_zero : {false, true})
           for (const Granularity& scope : {Granularity::per_tensor(), Granularity::per_channel(0),
                                            Granularity::per_channel(1), Granularity::per_channel(-1)}) {
+            if (!has_mode(out, mode)) continue;
             const ObserverDescriptor d{
                 .scope = scope, .mode = mode, .include_zero = include_zero, .input = in, .output = out};
             const bool first_axis = scope.kind() == GranularityKind::channel && scope.axis() == 0;
@@ -717,12 +727,14 @@ TEST(Mse, KeepsWhatNeedsNoCutting) {
   for (const ElementKind in : kFloatKinds)
     for (const ElementKind out : kCodeKinds)
       for (const DynamicRangeMode mode : kModes)
-        for (const bool include_zero : {false, true})
+        for (const bool include_zero : {false, true}) {
+          if (has_float_grid(out)) continue;
           // bf16 has only 8 bits itself: between 0.5 and 1 its values are four bins apart, not spread over them.
           EXPECT_LE(error_left(Tensor(in, {kMany}, values),
                                {.mode = mode, .include_zero = include_zero, .input = in, .output = out}),
                     in == ElementKind::bf16 ? 1.01 : 1.001)
               << name(in) << " " << name(out) << " " << name(mode);
+        }
 }
 
 // Far from zero, without zero in the range: both ends move towards the data.
@@ -732,6 +744,26 @@ TEST(Mse, WorksFarFromZero) {
   const Tensor t(ElementKind::f32, {kMany}, values);
   EXPECT_LT(error_left(t, {.mode = DynamicRangeMode::asymmetric, .include_zero = false, .output = ElementKind::u4}),
             0.6);
+}
+
+// ---- floating-point grids ----
+
+TEST(FloatingPointGrids, AreSymmetricAndNotSearched) {
+  const std::pair<ElementKind, std::string> grids[] = {
+      {ElementKind::e4m3, "448"}, {ElementKind::e5m2, "57344"}, {ElementKind::e2m1, "6"}};
+  for (const auto& [out, max] : grids) {
+    const std::string of(name(out));
+    const auto refused = [](const ObserverDescriptor& d) {
+      return std::string(Observer::create(d).status().message());
+    };
+    EXPECT_EQ(refused({.mode = DynamicRangeMode::asymmetric, .output = out}),
+              "observer: asymmetric mode needs a zero point, and " + of + " has none; use symmetric mode");
+    EXPECT_EQ(refused({.kind = ObserverKind::mse, .output = out}),
+              "observer: mse searches for integer codes, and " + of + " is floating-point; use min_max or percentile");
+    EXPECT_EQ(refused({.output = out, .q_max = 5}), "observer: q_min and q_max are for integer codes; " + of +
+                                                        " has the numbers from -" + max + " to " + max);
+    EXPECT_TRUE(Observer::create({.kind = ObserverKind::percentile, .output = out}).ok());
+  }
 }
 
 // ---- Odd data ----
@@ -859,12 +891,15 @@ TEST(Refusals, OfScopesAndElements) {
       " has no range that lasts beyond a batch; observe per tensor or per channel, or use a DynamicRangeQuantizePlan";
   EXPECT_TRUE(unsupported(created({.scope = PerToken{}}), "observer: scope token" + reason));
   EXPECT_TRUE(unsupported(created({.scope = PerGroup{-1, 32}}), "observer: scope group" + reason));
+  EXPECT_TRUE(unsupported(created({.scope = PerBlock{32, 32}}), "observer: scope block" + reason));
   EXPECT_TRUE(unsupported(created({.input = ElementKind::s8}),
                           "observer: input element s8 must be one of f32, f64, f16, bf16"));
   EXPECT_TRUE(
-      unsupported(created({.output = ElementKind::f16}), "observer: output element f16 must be one of s8, u8, s4, u4"));
+      unsupported(created({.output = ElementKind::f16}),
+                  "observer: output element f16 must be one of s8, u8, s4, u4, s16, u16, s2, u2, e4m3, e5m2, e2m1"));
   EXPECT_TRUE(
-      unsupported(created({.output = ElementKind::s32}), "observer: output element s32 must be one of s8, u8, s4, u4"));
+      unsupported(created({.output = ElementKind::s32}),
+                  "observer: output element s32 must be one of s8, u8, s4, u4, s16, u16, s2, u2, e4m3, e5m2, e2m1"));
 }
 
 TEST(Refusals, OfCodeRanges) {

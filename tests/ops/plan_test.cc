@@ -84,6 +84,7 @@ TEST(TypedPlans, RunForEveryGranularity) {
   round_trip<float, std::int8_t>(PerChannel{.axis = 1});
   round_trip<float, std::int8_t>(PerToken{});
   round_trip<float, std::int8_t>(Granularity::per_group(0, 3));
+  round_trip<float, std::int8_t>(PerBlock{.rows = 2, .columns = 3});
 }
 
 TEST(TypedPlans, HaveTheirFamiliarNames) {
@@ -96,6 +97,9 @@ TEST(TypedPlans, HaveTheirFamiliarNames) {
   EXPECT_TRUE((QuantizePerGroupPlan<Half, std::uint8_t>::select(
                    stream, QuantizePerGroupDescriptor{.shape = {4}, .granularity = {.group_size = 2}}))
                   .ok());
+  EXPECT_TRUE((QuantizePerBlockPlan<float, std::int8_t>::select(
+                   stream, QuantizePerBlockDescriptor{.shape = {4, 6}, .granularity = {.rows = 2, .columns = 4}}))
+                  .ok());
   EXPECT_TRUE(
       (DequantizePerTensorPlan<std::int8_t, float>::select(stream, DequantizePerTensorDescriptor{.shape = {4}})).ok());
   EXPECT_TRUE((DequantizePerChannelBackwardPlan<std::int8_t, float>::select(
@@ -106,12 +110,18 @@ TEST(TypedPlans, HaveTheirFamiliarNames) {
   EXPECT_TRUE((DequantizePerGroupPlan<UInt4, BFloat16>::select(
                    stream, DequantizePerGroupDescriptor{.shape = {4}, .granularity = {.group_size = 3}}))
                   .ok());
+  EXPECT_TRUE((DequantizePerBlockPlan<std::int8_t, BFloat16>::select(
+                   stream, DequantizePerBlockDescriptor{.shape = {4, 6}, .granularity = {.rows = 2, .columns = 4}}))
+                  .ok());
   EXPECT_TRUE(FakeQuantizePlan<float>::select(stream, FakeQuantizeDescriptor{.shape = {4}}).ok());
   EXPECT_TRUE(FakeQuantizePerChannelPlan<float>::select(stream, FakeQuantizePerChannelDescriptor{.shape = {4}}).ok());
   EXPECT_TRUE(
       FakeQuantizePerTokenBackwardPlan<float>::select(stream, FakeQuantizePerTokenDescriptor{.shape = {4}}).ok());
   EXPECT_TRUE(FakeQuantizePerGroupPlan<double>::select(
                   stream, FakeQuantizePerGroupDescriptor{.shape = {4}, .granularity = {.group_size = 1}})
+                  .ok());
+  EXPECT_TRUE(FakeQuantizePerBlockPlan<float>::select(
+                  stream, FakeQuantizePerBlockDescriptor{.shape = {4, 6}, .granularity = {.rows = 2, .columns = 4}})
                   .ok());
 }
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "tests/support/dynamic_range_case.h"
+#include "tests/support/granularity_text.h"
 #include "tests/support/plan_refusals.h"
 #include "tests/support/special_numbers.h"
 
@@ -81,9 +82,8 @@ struct RangeCase {
 
   std::string text() const {
     const RangeDescriptor& d = descriptor;
-    return std::string(name(in())) + (d.accumulate ? " accumulating" : "") + " per " +
-           std::string(name(d.scope.kind())) + " axis " + std::to_string(d.scope.axis()) + " group " +
-           std::to_string(d.scope.group_size()) + " shape " + d.shape.to_string();
+    return std::string(name(in())) + (d.accumulate ? " accumulating" : "") + " " + granularity_text(d.scope) +
+           " shape " + d.shape.to_string();
   }
 
   // Which outputs to ask for, as bits: 1 min, 2 max, 4 max_abs. What is not asked for comes back empty.
@@ -180,20 +180,26 @@ TEST_P(RangeOnEachIsa, EqualsTheReferenceOnLargeTensorsWithAnyNumberOfThreads) {
     std::vector<Granularity> scopes;
   };
   const std::vector<Large> all = {
-      {{300, 4096}, {PerToken{}, PerTensor{}, PerChannel{0}, PerChannel{1}, PerGroup{1, 32}, PerGroup{0, 32}}},
-      {{4096, 300}, {PerToken{}, PerTensor{}, PerChannel{1}, PerGroup{0, 128}, PerGroup{1, 32}}},
+      {{300, 4096},
+       {PerToken{}, PerTensor{}, PerChannel{0}, PerChannel{1}, PerGroup{1, 32}, PerGroup{0, 32}, PerBlock{128, 128},
+        PerBlock{16, 100}, PerBlock{1, 128}, PerBlock{7, 5000}}},
+      {{4096, 300},
+       {PerToken{}, PerTensor{}, PerChannel{1}, PerGroup{0, 128}, PerGroup{1, 32}, PerBlock{1000, 7},
+        PerBlock{1500, 300}}},
       {{70000}, {PerTensor{}, PerToken{}, PerChannel{0}, PerGroup{0, 128}, PerGroup{0, 1000000}}},
       {{3, 100000}, {PerToken{}, PerTensor{}, PerChannel{0}, PerChannel{1}, PerGroup{1, 32}, PerGroup{0, 2}}},
-      {{64, 3, 40, 40}, {PerChannel{1}, PerChannel{0}, PerToken{}, PerTensor{}, PerGroup{1, 2}, PerGroup{0, 32}}},
-      {{1000, 2048}, {PerGroup{0, 32}, PerGroup{0, 500}, PerChannel{1}}},
+      {{64, 3, 40, 40},
+       {PerChannel{1}, PerChannel{0}, PerToken{}, PerTensor{}, PerGroup{1, 2}, PerGroup{0, 32}, PerBlock{7, 16},
+        PerBlock{64, 64}}},
+      {{1000, 2048}, {PerGroup{0, 32}, PerGroup{0, 500}, PerChannel{1}, PerBlock{500, 1}, PerBlock{600, 700}}},
       {{64, 50, 101}, {PerGroup{0, 48}, PerGroup{1, 20}, PerChannel{1}, PerToken{}}},
       // Rows of more than half a million.
       {{(1 << 20) + 77}, {PerTensor{}, PerGroup{0, 600000}, PerGroup{0, 32}}},
-      {{3, 700001}, {PerToken{}, PerTensor{}, PerChannel{1}, PerGroup{1, 300000}}},
+      {{3, 700001}, {PerToken{}, PerTensor{}, PerChannel{1}, PerGroup{1, 300000}, PerBlock{2, 300001}}},
       {{2, 3, 300000}, {PerChannel{1}, PerChannel{0}}},
       {{200000, 3}, {PerToken{}, PerChannel{1}}},
       // Rows shorter than a block, many of them.
-      {{50000, 3}, {PerChannel{1}, PerToken{}, PerGroup{0, 20000}}},
+      {{50000, 3}, {PerChannel{1}, PerToken{}, PerGroup{0, 20000}, PerBlock{20000, 2}}},
       {{9001, 31}, {PerChannel{1}}}};
   std::size_t next = 0;
   for (const Large& large : all)
@@ -278,7 +284,8 @@ TEST_P(RangeOnEachIsa, NoElements) {
                                            {{3000, 0}, PerChannel{0}, 3000},
                                            {{5, 0}, PerChannel{1}, 0},
                                            {{0, 5}, PerToken{}, 0},
-                                           {{0, 5}, PerGroup{1, 2}, 0}})
+                                           {{0, 5}, PerGroup{1, 2}, 0},
+                                           {{0, 5}, PerBlock{2, 2}, 0}})
     for (const ElementKind in : kFloatKinds) {
       const RangeCase written(problem(e.shape, e.scope, in), std::vector<std::byte>());
       const std::vector<double> none(e.parameters, kInf), minus(e.parameters, -kInf), zero(e.parameters, 0.0);
@@ -297,8 +304,8 @@ TEST_P(RangeOnEachIsa, NoElements) {
 
 TEST_P(RangeOnEachIsa, EveryChoiceOfOutputs) {
   for (const Shape& shape : {Shape{6, 75}, Shape{300, 700}})
-    for (const Granularity& scope :
-         std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{1}, PerGroup{1, 32}, PerGroup{0, 4}})
+    for (const Granularity& scope : std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{1}, PerGroup{1, 32},
+                                                             PerGroup{0, 4}, PerBlock{4, 32}})
       for (const ElementKind in : kFloatKinds)
         for (const bool accumulate : {false, true}) {
           const RangeCase c(problem(shape, scope, in, accumulate), Data::one_odd, 2);
@@ -444,7 +451,7 @@ TEST_P(RangeOnEachIsa, AccumulatesOnWhateverWasThere) {
   };
   for (const Shape& shape : {Shape{50, 7}, Shape{3, 4000}, Shape{9, 65}, Shape{400, 200}})
     for (const Granularity& scope : std::vector<Granularity>{PerTensor{}, PerToken{}, PerChannel{0}, PerChannel{1},
-                                                             PerGroup{1, 3}, PerGroup{0, 2}})
+                                                             PerGroup{1, 3}, PerGroup{0, 2}, PerBlock{2, 3}})
       for (const ElementKind in : kFloatKinds) {
         RangeCase c(problem(shape, scope, in, true), Data::specials, static_cast<std::uint32_t>(random()));
         // The first row has nothing finite: there the old value stays.
@@ -595,6 +602,10 @@ TEST(RangeRefusal, Select) {
   for (const std::int64_t size : {0, -1})
     EXPECT_TRUE(refused(selects(problem({3, 4}, PerGroup{1, size}, ElementKind::f32)), invalid,
                         {"range_per_group: ", "group_size " + std::to_string(size)}));
+  EXPECT_TRUE(refused(selects(problem({4}, PerBlock{2, 2}, ElementKind::f32)), invalid,
+                      {"range_per_block: shape [4] has no rows and columns; its rank must be at least 2"}));
+  EXPECT_TRUE(refused(selects(problem({3, 4}, PerBlock{2, 0}, ElementKind::f32)), invalid,
+                      {"range_per_block: columns 0 of a block must be positive"}));
   EXPECT_TRUE(refused(selects(problem({}, PerToken{}, ElementKind::f32)), invalid, {"range_per_token: ", "[]"}));
   EXPECT_TRUE(refused(selects(problem({std::int64_t{1} << 60}, PerTensor{}, ElementKind::f32)), invalid,
                       {"range_per_tensor: ", "1152921504606846976"}));

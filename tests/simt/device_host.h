@@ -139,6 +139,10 @@ C to_real(int i) {
   return static_cast<C>(i);
 }
 
+// The formula is what the executor runs.
+inline constexpr bool kHasFloat8 = false;
+inline int to_float8(float, bool) { return 0; }
+inline float with_sign(float a, float signed_like) { return std::copysign(a, signed_like); }
 inline float bits_to_float(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 inline std::uint32_t float_to_bits(float f) { return std::bit_cast<std::uint32_t>(f); }
 inline double bits_to_double(std::uint64_t bits) { return std::bit_cast<double>(bits); }

@@ -5,12 +5,15 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
+#include <optional>
 #include <random>
 #include <span>
 #include <stdexcept>
@@ -21,12 +24,12 @@
 
 #include "format/quantization_config.h"
 #include "format/scheme.h"
-#include "format/weight_form.h"
-#include "io/atomic_file.h"
 #include "io/checkpoint.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "kvant/element.h"
+#include "tests/support/float_grid_reference.h"
+#include "tests/support/plain_scales.h"
 
 namespace kvant::tests {
 
@@ -93,17 +96,29 @@ inline void must(const Status& status) {
   if (!status.ok()) throw std::runtime_error(std::string(status.message()));
 }
 
+// A new file in the place of an old one. io::AtomicFile would wait for the disk, thousands of times.
+inline void write_anew(const std::filesystem::path& path, std::span<const std::span<const std::byte>> parts) {
+  std::filesystem::remove(path);
+  std::ofstream file(path, std::ios::binary);
+  for (const std::span<const std::byte> part : parts)
+    file.write(reinterpret_cast<const char*>(part.data()), static_cast<std::streamsize>(part.size()));
+  file.close();
+  if (!file) throw std::runtime_error("cannot write " + path.string());
+}
+inline void write_anew(const std::filesystem::path& path, std::string_view text) {
+  const std::span<const std::byte> part = std::as_bytes(std::span(text));
+  write_anew(path, {&part, 1});
+}
+
 inline void write_safetensors(const std::filesystem::path& path, const std::vector<FixtureTensor>& tensors,
                               const Metadata& metadata = kPt) {
   std::vector<io::TensorInfo> infos;
   for (const FixtureTensor& tensor : tensors) infos.push_back({tensor.name, tensor.dtype, tensor.shape, 0, 0});
   auto layout = io::lay_out_safetensors(infos, metadata);
   must(layout.status());
-  auto file = io::AtomicFile::create(path, true);
-  must(file.status());
-  must(file->write(std::as_bytes(std::span(layout->header))));
-  for (const FixtureTensor& tensor : tensors) must(file->write(tensor.bytes));
-  must(file->commit(true));
+  std::vector<std::span<const std::byte>> parts = {std::as_bytes(std::span(layout->header))};
+  for (const FixtureTensor& tensor : tensors) parts.emplace_back(tensor.bytes);
+  write_anew(path, parts);
 }
 
 // A folder with model.safetensors, or with shards and their index.
@@ -144,8 +159,8 @@ struct CheckpointFixture {
   void write(const std::filesystem::path& folder) const {
     std::filesystem::create_directories(folder);
     for (std::size_t i = 0; i < shards.size(); ++i) write_safetensors(folder / shard_name(i), shards[i], metadata);
-    if (shards.size() > 1) must(io::write_file(folder / "model.safetensors.index.json", index().dump(), true));
-    if (!config.is_null()) must(io::write_file(folder / "config.json", config.dump(), true));
+    if (shards.size() > 1) write_anew(folder / "model.safetensors.index.json", index().dump());
+    if (!config.is_null()) write_anew(folder / "config.json", config.dump());
   }
 };
 
@@ -157,13 +172,36 @@ struct FixtureLayer {
   io::DType dtype = io::DType::f32;
   std::vector<double> weights;    // as the original has them
   std::vector<double> quantized;  // what was quantized: smoothed, if it was
-  std::uint64_t group = 0;
-  std::vector<int> codes;
-  std::vector<double> scales;  // rounded to f32 or less
+  ElementKind code = ElementKind::s8;
+  std::uint64_t scale_rows = 1;  // rows that share a scale
+  std::uint64_t group = 0;       // columns that do
+  std::vector<int> codes;        // of a byte: integers with their sign, floating-point codes as the int8 of their bits
+  std::vector<double> scales;    // what codes are multiplied by: rounded to f32 or less, and divided by global_scale
+  std::vector<std::uint8_t> scale_bits;  // of scales that are codes
+  double global_scale = 1;
   std::vector<int> zero_points;
   io::DType scale_dtype = io::DType::f32;
 
-  std::uint64_t groups() const { return group == 0 ? 0 : columns / group; }
+  // Scales of a row.
+  std::uint64_t groups() const { return group == 0 ? 0 : (columns + group - 1) / group; }
+  std::uint64_t scale_at(std::uint64_t row, std::uint64_t column) const {
+    return row / scale_rows * groups() + column / group;
+  }
+  // What a code stands for, in steps of its scale.
+  double steps(std::uint64_t row, std::uint64_t column) const {
+    const int q = codes[row * columns + column];
+    return has_float_grid(code) ? grid_reference(code).number_of(static_cast<std::uint8_t>(q))
+                                : q - zero_points[scale_at(row, column)];
+  }
+  double value(std::uint64_t row, std::uint64_t column) const {
+    return scales[scale_at(row, column)] * steps(row, column);
+  }
+  // Whether the code has the largest magnitude that there is.
+  bool is_at_end(std::uint64_t i) const {
+    if (!has_float_grid(code)) return std::abs(codes[i]) >= code_range(code).max;
+    const GridReference& grid = grid_reference(code);
+    return std::abs(grid.number_of(static_cast<std::uint8_t>(codes[i]))) == grid.max();
+  }
 };
 
 inline std::vector<double> random_values(std::size_t count, std::uint32_t seed, io::DType dtype) {
@@ -174,33 +212,82 @@ inline std::vector<double> random_values(std::size_t count, std::uint32_t seed, 
   return values;
 }
 
+// One quotient: in f32 unless the weights are f64.
+inline double divided(double weight, double scale, io::DType dtype) {
+  if (dtype == io::DType::f64) return weight / scale;
+  return static_cast<double>(static_cast<float>(weight) / static_cast<float>(scale));
+}
+
+inline void add_symmetric_scale(FixtureLayer& layer, const format::WeightScheme& weights, double largest) {
+  if (weights.scale_code) {
+    const PlainScale made = weights.scale_code == ElementKind::e8m0
+                                ? plain_power(largest, weights.code)
+                                : plain_scale_under(static_cast<float>(layer.global_scale), largest, weights.code);
+    layer.scale_bits.push_back(made.bits);
+    layer.scales.push_back(made.value);
+    return;
+  }
+  const double least = layer.scale_dtype == io::DType::f16 ? 0x1p-14 : 0x1p-126;
+  layer.scales.push_back(
+      largest == 0 ? 1 : std::max(least, rounded(largest / largest_of(weights.code), layer.scale_dtype)));
+}
+
+inline int code_of(const FixtureLayer& layer, double weight, double scale, int zero_point) {
+  if (has_float_grid(layer.code))
+    return static_cast<std::int8_t>(grid_reference(layer.code).code_of(divided(weight, scale, layer.dtype), true));
+  if (std::isnan(weight)) return zero_point;
+  const auto [least, most] = code_range(layer.code);
+  return static_cast<int>(
+      std::clamp<double>(std::nearbyint(divided(weight, scale, layer.dtype)) + zero_point, least, most));
+}
+
 inline void quantize_plainly(FixtureLayer& layer, const format::Scheme& scheme) {
-  const bool asymmetric = scheme.has_asymmetric_weights();
-  layer.group = format::columns_of_a_scale(scheme, layer.columns);
-  layer.scale_dtype = layer.dtype == io::DType::f64 ? io::DType::f32 : layer.dtype;
-  const auto [least, most] = code_range(scheme.spec().weights.code);
+  const format::WeightScheme& weights = scheme.weights;
+  layer.code = weights.code;
+  layer.scale_rows = weights.strategy == format::Strategy::tensor  ? std::max<std::uint64_t>(layer.rows, 1)
+                     : weights.strategy == format::Strategy::block ? static_cast<std::uint64_t>(weights.block_rows)
+                                                                   : 1;
+  layer.group = weights.has_groups()                          ? static_cast<std::uint64_t>(weights.group_size)
+                : weights.strategy == format::Strategy::block ? static_cast<std::uint64_t>(weights.block_columns)
+                                                              : layer.columns;
+  layer.scale_dtype = scheme.scale_dtype.value_or(layer.dtype == io::DType::f64 ? io::DType::f32 : layer.dtype);
   layer.codes.assign(layer.quantized.size(), 0);
   layer.scales.clear();
+  layer.scale_bits.clear();
   layer.zero_points.clear();
-  for (std::uint64_t first = 0; first < layer.quantized.size(); first += layer.group) {
-    double low = 0, high = 0;
-    for (std::uint64_t i = first; i < first + layer.group; ++i)
-      if (std::isfinite(layer.quantized[i])) {
-        low = std::min(low, layer.quantized[i]);
-        high = std::max(high, layer.quantized[i]);
-      }
-    double scale = asymmetric ? (high - low) / (most - least) : std::max(-low, high) / most;
-    scale = scale == 0 ? 1 : rounded(scale, layer.scale_dtype);
-    const int zero_point =
-        asymmetric ? std::clamp(static_cast<int>(least - std::nearbyint(low / scale)), least, most) : 0;
-    for (std::uint64_t i = first; i < first + layer.group; ++i) {
-      const double w = layer.quantized[i];
-      const double code = std::isnan(w) ? zero_point : std::nearbyint(w / scale) + zero_point;
-      layer.codes[i] = static_cast<int>(std::clamp<double>(code, least, most));
-    }
-    layer.scales.push_back(scale);
-    layer.zero_points.push_back(zero_point);
+  const auto range_of = [&](std::uint64_t row, std::uint64_t rows, std::uint64_t column, std::uint64_t columns) {
+    std::pair<double, double> range(0, 0);
+    for (std::uint64_t r = row; r < std::min(row + rows, layer.rows); ++r)
+      for (std::uint64_t c = column; c < std::min(column + columns, layer.columns); ++c)
+        if (const double w = layer.quantized[r * layer.columns + c]; std::isfinite(w))
+          range = {std::min(range.first, w), std::max(range.second, w)};
+    return range;
+  };
+  if (weights.strategy == format::Strategy::tensor_group) {
+    const auto [low, high] = range_of(0, layer.rows, 0, layer.columns);
+    const double largest = std::max(high, -low);
+    layer.global_scale = largest == 0 ? 1 : rounded(448 * grid_reference(weights.code).max() / largest, io::DType::f32);
   }
+  if (layer.group == 0) return;
+  for (std::uint64_t row = 0; row < layer.rows; row += layer.scale_rows)
+    for (std::uint64_t column = 0; column < layer.columns; column += layer.group) {
+      const auto [low, high] = range_of(row, layer.scale_rows, column, layer.group);
+      int zero_point = 0;
+      if (weights.asymmetric) {
+        const auto [least, most] = code_range(weights.code);
+        layer.scales.push_back(low == high ? 1 : rounded((high - low) / (most - least), layer.scale_dtype));
+        const double at_zero = least - std::nearbyint(divided(low, layer.scales.back(), layer.dtype));
+        if (low != high) zero_point = static_cast<int>(std::clamp<double>(at_zero, least, most));
+      } else {
+        add_symmetric_scale(layer, weights, std::max(high, -low));
+      }
+      layer.zero_points.push_back(zero_point);
+      for (std::uint64_t r = row; r < std::min(row + layer.scale_rows, layer.rows); ++r)
+        for (std::uint64_t c = column; c < std::min(column + layer.group, layer.columns); ++c) {
+          const std::uint64_t i = r * layer.columns + c;
+          layer.codes[i] = code_of(layer, layer.quantized[i], layer.scales.back(), zero_point);
+        }
+    }
 }
 
 inline FixtureLayer make_layer(std::string module, std::uint64_t rows, std::uint64_t columns, io::DType dtype,
@@ -220,54 +307,166 @@ inline FixtureTensor original_tensor(const FixtureLayer& layer) {
   return float_tensor(layer.module + ".weight", layer.dtype, {layer.rows, layer.columns}, layer.weights);
 }
 
-inline std::vector<FixtureTensor> quantized_tensors(const FixtureLayer& layer, const format::Scheme& scheme) {
-  std::vector<FixtureTensor> tensors;
-  const std::uint64_t rows = layer.rows, columns = layer.columns;
-  if (scheme.spec().weights.storage == format::Storage::elements) {
-    tensors.push_back(i8_tensor(layer.module + ".weight", {rows, columns},
-                                std::vector<std::int8_t>(layer.codes.begin(), layer.codes.end())));
-    tensors.push_back(float_tensor(layer.module + ".weight_scale", layer.scale_dtype, {rows, 1}, layer.scales));
-    if (scheme.spec().needs_statistics()) {
-      tensors.push_back(f32_tensor(layer.module + ".input_scale", {1}, {0.02}));
-      if (scheme.asymmetric) tensors.push_back(i8_tensor(layer.module + ".input_zero_point", {1}, {-3}));
+// Codes or zero points in words: those of a column one after the other, from the lowest bits of the first row on where
+// they are packed `along_rows`, else those of a row.
+inline std::vector<std::uint32_t> in_words(const std::vector<int>& values, std::uint64_t columns, ElementKind code,
+                                           bool along_rows) {
+  const auto bits = static_cast<unsigned>(bits_per_element(code));
+  const std::uint64_t rows = columns == 0 ? 0 : values.size() / columns, per_word = 32 / bits;
+  const std::uint64_t words_in_row = along_rows ? columns : (columns + per_word - 1) / per_word;
+  std::vector<std::uint32_t> words((along_rows ? (rows + per_word - 1) / per_word : rows) * words_in_row);
+  for (std::uint64_t r = 0; r < rows; ++r)
+    for (std::uint64_t c = 0; c < columns; ++c) {
+      const std::uint64_t at = along_rows ? r : c;
+      std::uint32_t& word = along_rows ? words[r / per_word * columns + c] : words[r * words_in_row + c / per_word];
+      const auto u = static_cast<std::uint32_t>(values[r * columns + c] + (1 << (bits - 1)));
+      word |= u << (bits * static_cast<unsigned>(at % per_word));
     }
-    return tensors;
+  return words;
+}
+
+// What the layer is stored as, in the order in which kvant writes it.
+inline std::vector<FixtureTensor> quantized_tensors(const FixtureLayer& layer, const format::Scheme& scheme) {
+  using format::Storage;
+  using format::Strategy;
+  std::vector<FixtureTensor> tensors;
+  const format::WeightScheme& weights = scheme.weights;
+  const std::uint64_t rows = layer.rows, columns = layer.columns, groups = std::max<std::uint64_t>(layer.groups(), 1);
+  const std::uint64_t per_word = 32 / static_cast<std::uint64_t>(bits_per_element(weights.code));
+  const auto name = [&](std::string_view suffix) { return fmt::format("{}.{}", layer.module, suffix); };
+  switch (weights.storage) {
+    case Storage::elements:
+      tensors.push_back(raw_tensor(name("weight"), has_float_grid(weights.code) ? io::DType::f8_e4m3 : io::DType::i8,
+                                   {rows, columns}, std::vector<std::int8_t>(layer.codes.begin(), layer.codes.end())));
+      break;
+    case Storage::words:
+      tensors.push_back(i32_tensor(name("weight_packed"), {rows, (columns + per_word - 1) / per_word},
+                                   in_words(layer.codes, columns, weights.code, false)));
+      break;
+    case Storage::nibbles: {
+      std::vector<std::uint8_t> bytes(rows * columns / 2);
+      for (std::size_t i = 0; i < 2 * bytes.size(); ++i)
+        bytes[i / 2] = static_cast<std::uint8_t>(bytes[i / 2] | (layer.codes[i] & 15) << (i % 2 == 0 ? 0 : 4));
+      tensors.push_back(raw_tensor(name("weight_packed"), io::DType::u8, {rows, columns / 2}, bytes));
+    }
   }
-  const std::uint64_t words = (columns + 7) / 8, groups = layer.groups();
-  std::vector<std::uint32_t> packed(rows * words);
-  for (std::uint64_t r = 0; r < rows; ++r)
-    for (std::uint64_t c = 0; c < columns; ++c)
-      packed[r * words + c / 8] |= static_cast<std::uint32_t>(layer.codes[r * columns + c] + 8) << (4 * (c % 8));
-  tensors.push_back(i32_tensor(layer.module + ".weight_packed", {rows, words}, packed));
-  tensors.push_back(float_tensor(layer.module + ".weight_scale", layer.scale_dtype, {rows, groups}, layer.scales));
-  tensors.push_back(i64_tensor(layer.module + ".weight_shape", {2},
-                               {static_cast<std::int64_t>(rows), static_cast<std::int64_t>(columns)}));
-  if (!scheme.asymmetric) return tensors;
-  std::vector<std::uint32_t> zero_points((rows + 7) / 8 * groups);
-  for (std::uint64_t r = 0; r < rows; ++r)
-    for (std::uint64_t g = 0; g < groups; ++g)
-      zero_points[r / 8 * groups + g] |= static_cast<std::uint32_t>(layer.zero_points[r * groups + g] + 8)
-                                         << (4 * (r % 8));
-  tensors.push_back(i32_tensor(layer.module + ".weight_zero_point", {(rows + 7) / 8, groups}, zero_points));
+  Sizes shape = {(rows + layer.scale_rows - 1) / layer.scale_rows, groups};
+  if (weights.strategy == Strategy::tensor) shape = {1};
+  if (weights.scale_code)
+    tensors.push_back(raw_tensor(name("weight_scale"),
+                                 weights.scale_code == ElementKind::e8m0 ? io::DType::u8 : io::DType::f8_e4m3, shape,
+                                 layer.scale_bits));
+  else
+    tensors.push_back(float_tensor(name("weight_scale"), layer.scale_dtype, shape, layer.scales));
+  if (weights.strategy == Strategy::tensor_group)
+    tensors.push_back(f32_tensor(name("weight_global_scale"), {1}, {layer.global_scale}));
+  if (weights.storage == Storage::words)
+    tensors.push_back(
+        i64_tensor(name("weight_shape"), {2}, {static_cast<std::int64_t>(rows), static_cast<std::int64_t>(columns)}));
+  if (weights.asymmetric)
+    tensors.push_back(i32_tensor(name("weight_zero_point"), {(rows + per_word - 1) / per_word, groups},
+                                 in_words(layer.zero_points, groups, weights.code, true)));
+  if (!scheme.activations) return tensors;
+  if (scheme.activations->dynamic == format::Dynamic::no) {
+    tensors.push_back(f32_tensor(name("input_scale"), {1}, {0.02}));
+    if (scheme.activations->asymmetric) tensors.push_back(i8_tensor(name("input_zero_point"), {1}, {-3}));
+  }
+  if (scheme.activations->dynamic == format::Dynamic::local)
+    tensors.push_back(f32_tensor(name("input_global_scale"), {1}, {650}));
   return tensors;
 }
 
-inline format::Scheme w8a8() { return {}; }
-inline format::Scheme w8a8_static(bool asymmetric = false) {
-  return {.kind = format::SchemeKind::w8a8_static, .asymmetric = asymmetric, .group_size = 128, .scale_dtype = {}};
+// A scheme of the table, with groups of `group_size` where it takes one (-1: a scale for each channel; here readers
+// decide what goes, not the options of the tool), and asymmetric where it can be.
+inline format::Scheme scheme_of(std::string_view name, std::optional<std::int64_t> group_size = std::nullopt,
+                                bool asymmetric = false) {
+  const auto row = format::scheme_named(name);
+  must(row.status());
+  format::Scheme scheme = (*row)->scheme;
+  if (group_size && (*row)->takes_group_size) {
+    if (*group_size < 0) scheme.weights.strategy = format::Strategy::channel;
+    scheme.weights.group_size = std::max<std::int64_t>(*group_size, 0);
+  }
+  if (asymmetric && (*row)->takes_asymmetric_weights) scheme.weights.asymmetric = true;
+  if (asymmetric && (*row)->takes_asymmetric_activations) scheme.activations->asymmetric = true;
+  return scheme;
 }
+inline format::Scheme w8a8() { return scheme_of("w8a8"); }
+inline format::Scheme w8a8_static(bool asymmetric = false) { return scheme_of("w8a8-static", {}, asymmetric); }
 inline format::Scheme w4a16(std::int64_t group_size, bool asymmetric = false) {
-  return {.kind = format::SchemeKind::w4a16, .asymmetric = asymmetric, .group_size = group_size, .scale_dtype = {}};
+  return scheme_of("w4a16", group_size, asymmetric);
+}
+// Blocks that small layers have several of, the last of them cut.
+inline format::Scheme fp8_blocks(std::int64_t rows, std::int64_t columns) {
+  format::Scheme scheme = scheme_of("fp8-block");
+  scheme.weights.block_rows = rows;
+  scheme.weights.block_columns = columns;
+  return scheme;
 }
 
-// Every scheme, plainly and asymmetric where it can be, with groups of `group_size` where it has some.
+// Every scheme, plainly and asymmetric where it can be, with groups of `group_size` and with a scale for each channel
+// where it takes a size. Groups of 32 and 16 that no option changes, and blocks of 128 x 128, are what they are.
 inline std::vector<format::Scheme> all_schemes(std::int64_t group_size) {
   std::vector<format::Scheme> schemes;
-  for (const format::SchemeSpec& spec : format::schemes())
+  for (const format::SchemeRow& row : format::schemes())
     for (const bool asymmetric : {false, true})
-      if (!asymmetric || spec.takes_asymmetric())
-        schemes.push_back({.kind = spec.kind, .asymmetric = asymmetric, .group_size = group_size, .scale_dtype = {}});
+      for (const std::int64_t size : {group_size, std::int64_t{-1}})
+        if ((!asymmetric || row.takes_asymmetric()) && (size > 0 || row.takes_group_size))
+          schemes.push_back(scheme_of(row.name, size, asymmetric));
   return schemes;
+}
+
+// What no row of the table is, and others write: kvant reads it.
+inline std::vector<format::Scheme> foreign_schemes() {
+  using format::Strategy;
+  const auto with = [](std::string_view name, std::string_view format, auto&& change) {
+    format::Scheme scheme = scheme_of(name);
+    scheme.format = format;
+    change(scheme);
+    return scheme;
+  };
+  return {
+      with("w8a8", "int-quantized", [](format::Scheme& s) { s.weights.strategy = Strategy::tensor; }),
+      with("w8a8", "naive-quantized", [](format::Scheme& s) { s.activations->strategy = Strategy::tensor; }),
+      with("w8a8", "int-quantized",
+           [](format::Scheme& s) {
+             s.weights.strategy = Strategy::group;
+             s.weights.group_size = 16;
+           }),
+      with("fp8", "naive-quantized", [](format::Scheme& s) { s.activations.reset(); }),
+      with("fp8", "float-quantized",
+           [](format::Scheme& s) {
+             s.weights.strategy = Strategy::group;
+             s.weights.group_size = 48;
+           }),
+      with("fp8-block", "float-quantized",
+           [](format::Scheme& s) {
+             s.weights.block_rows = 3;
+             s.weights.block_columns = 20;
+           }),
+  };
+}
+
+// At least `columns`, and whole groups.
+inline std::uint64_t whole_groups(const format::Scheme& scheme, std::uint64_t columns) {
+  const std::uint64_t group = scheme.weights.has_groups() ? static_cast<std::uint64_t>(scheme.weights.group_size) : 1;
+  return (columns + group - 1) / group * group;
+}
+
+// For the names of test cases: "w4a16, groups of 24" is w4a16_groups_of_24.
+inline std::string identifier(const format::Scheme& scheme) {
+  std::string name;
+  for (const char c : format::describe(scheme))
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
+      name += c;
+    else if (c != ',')
+      name += '_';
+  return name;
+}
+
+// quantization_config of one scheme for all Linears.
+inline io::Json config_json(const format::Scheme& scheme, std::vector<std::string> ignore = {}) {
+  return format::quantization_json(format::QuantizationConfig::of(scheme, std::move(ignore)));
 }
 
 inline io::Checkpoint opened(const std::filesystem::path& path) {
@@ -296,8 +495,7 @@ inline CheckpointFixture small_model(const format::Scheme& scheme, bool quantize
   }
   model.add(bf16_tensor("model.layers.0.input_layernorm.weight", {32}, std::vector<double>(32, 1)));
   plain("lm_head.weight", 24, 32);
-  if (quantized)
-    model.config["quantization_config"] = format::quantization_config(scheme, std::vector<std::string>{"lm_head"});
+  if (quantized) model.config["quantization_config"] = config_json(scheme, {"lm_head"});
   return model;
 }
 

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "kvant/element.h"
 #include "kvant/granularity.h"
 #include "kvant/tensor.h"
+#include "tests/support/float_grid_reference.h"
 
 namespace kvant::tests {
 
@@ -30,6 +32,11 @@ inline int axis_from_start(const Shape& shape, const Granularity& scope) {
 }
 
 inline std::int64_t groups_along(std::int64_t size, std::int64_t group) { return size / group + (size % group != 0); }
+
+// How many indices of a dimension a block spans.
+inline std::int64_t block_side(const Shape& shape, const Granularity& scope, int dimension) {
+  return dimension == shape.rank() - 1 ? scope.block_columns() : dimension == shape.rank() - 2 ? scope.block_rows() : 1;
+}
 
 inline std::int64_t element_total(const Shape& shape) {
   std::int64_t total = 1;
@@ -48,6 +55,9 @@ inline std::int64_t segment_total(const Shape& shape, const Granularity& scope) 
     case GranularityKind::group:
       for (int i = 0; i < shape.rank(); ++i)
         total *= i == axis_from_start(shape, scope) ? groups_along(shape[i], scope.group_size()) : shape[i];
+      break;
+    case GranularityKind::block:
+      for (int i = 0; i < shape.rank(); ++i) total *= groups_along(shape[i], block_side(shape, scope, i));
       break;
   }
   return total;
@@ -69,6 +79,12 @@ inline std::int64_t segment_at(const Shape& shape, const Granularity& scope, con
         const std::int64_t index = at[static_cast<std::size_t>(i)];
         segment = i == axis ? segment * groups_along(shape[i], scope.group_size()) + index / scope.group_size()
                             : segment * shape[i] + index;
+      }
+      break;
+    case GranularityKind::block:
+      for (int i = 0; i < shape.rank(); ++i) {
+        const std::int64_t side = block_side(shape, scope, i);
+        segment = segment * groups_along(shape[i], side) + at[static_cast<std::size_t>(i)] / side;
       }
       break;
   }
@@ -126,6 +142,10 @@ struct QuantizationRules {
   bool include_zero = false;
   std::int32_t q_min = -128;
   std::int32_t q_max = 127;
+  std::optional<ElementKind> grid = std::nullopt;   // a floating-point one, in place of q_min and q_max
+  std::optional<ElementKind> scale = std::nullopt;  // what scales are written as; nothing: the type computed in
+  MxRule mx_rule = MxRule::floor;
+  float global_scale = 1;  // over scales of e4m3
 
   std::int32_t clamp(std::int32_t q) const { return q < q_min ? q_min : q > q_max ? q_max : q; }
 };
@@ -133,7 +153,35 @@ struct QuantizationRules {
 struct SegmentParameters {
   double scale = 0;  // of f32, f16 and bf16 a number that f32 holds
   std::int32_t zero_point = 0;
+  std::uint8_t code = 0;  // of a scale of e8m0 or e4m3
 };
+
+// A positive number rounded to a significand of `precision` bits, ties to even, between the smallest normal and the
+// largest finite number of a format.
+inline double rounded_to(double x, int precision, double smallest_normal, double largest) {
+  const double step = std::ldexp(1.0, std::ilogb(x) + 1 - precision);
+  return std::clamp(std::nearbyint(x / step) * step, smallest_normal, largest);
+}
+inline double as_written(double scale, const QuantizationRules& rules) {
+  if (rules.scale == ElementKind::f16) return rounded_to(scale, 11, 0x1p-14, 65504);
+  if (rules.scale == ElementKind::bf16) return rounded_to(scale, 8, 0x1p-126, 0x1.FEp127);
+  return scale;
+}
+
+// A power of two for blocks of a floating-point grid.
+inline SegmentParameters mx_parameters(double max_abs, double grid_max, MxRule rule) {
+  if (max_abs == 0) return {1, 0, 127};
+  int exponent = std::ilogb(max_abs);
+  if (rule == MxRule::round_up && max_abs >= std::ldexp(1.75, exponent)) ++exponent;
+  exponent = std::max(exponent - std::ilogb(grid_max), -127);
+  return {std::ldexp(1.0, exponent), 0, static_cast<std::uint8_t>(exponent + 127)};
+}
+
+// The global scale of a tensor whose largest magnitude is `max_abs`.
+inline float found_global_scale(double max_abs, double grid_max) {
+  const auto global = static_cast<float>(448 * grid_max / max_abs);
+  return std::isinf(global) ? 1.0f : std::max(global, std::numeric_limits<float>::min());
+}
 
 // C is what the kind computes in.
 template <class C>
@@ -145,9 +193,19 @@ SegmentParameters parameters_in(const SegmentRange& range, const QuantizationRul
 
   if (rules.mode == DynamicRangeMode::symmetric) {
     const C max_abs = std::max(std::fabs(min), std::fabs(max));
+    const C largest = rules.grid ? static_cast<C>(grid_reference(*rules.grid).max()) : static_cast<C>(rules.q_max);
+    if (rules.scale == ElementKind::e8m0)
+      return mx_parameters(static_cast<double>(max_abs), static_cast<double>(largest), rules.mx_rule);
+    const C scale = max_abs / largest;
+    if (rules.scale == ElementKind::e4m3) {
+      const GridReference& e4m3 = grid_reference(ElementKind::e4m3);
+      const C global = static_cast<C>(rules.global_scale);
+      const std::uint8_t nearest = e4m3.code_of(static_cast<double>(scale * global), true);
+      const std::uint8_t code = nearest == 0 ? 0x20 : nearest;
+      return {static_cast<double>(static_cast<C>(e4m3.number_of(code)) / global), 0, code};
+    }
     if (max_abs == 0) return {1, 0};
-    const C scale = max_abs / static_cast<C>(rules.q_max);
-    return {static_cast<double>(std::max(scale, kSmallestNormal)), 0};
+    return {as_written(static_cast<double>(std::max(scale, kSmallestNormal)), rules), 0};
   }
 
   if (rules.include_zero) {
@@ -168,9 +226,10 @@ SegmentParameters parameters_in(const SegmentRange& range, const QuantizationRul
   }
   scale = std::max(scale, max_abs / C(4194304));
   scale = std::max(scale, kSmallestNormal);
+  scale = static_cast<C>(as_written(static_cast<double>(scale), rules));
 
-  const C steps_to_min = std::nearbyint(min / scale);
-  const std::int32_t zero_point = rules.q_min - static_cast<std::int32_t>(steps_to_min);
+  const double unlimited = rules.q_min - static_cast<double>(std::nearbyint(min / scale));
+  const auto zero_point = static_cast<std::int32_t>(std::clamp(unlimited, -0x1p23, 0x1p23));
   return {static_cast<double>(scale), rules.include_zero ? rules.clamp(zero_point) : zero_point};
 }
 
@@ -189,6 +248,13 @@ inline double unclamped_code(double x, const SegmentParameters& p, ElementKind i
 
 inline std::int32_t reference_code(double x, const SegmentParameters& p, const QuantizationRules& rules,
                                    ElementKind input) {
+  if (rules.grid) {
+    const GridReference& grid = grid_reference(*rules.grid);
+    return grid.code_of(input == ElementKind::f64
+                            ? x / p.scale
+                            : static_cast<double>(static_cast<float>(x) / static_cast<float>(p.scale)),
+                        true);
+  }
   const double code = unclamped_code(x, p, input);
   if (std::isnan(code)) return rules.clamp(p.zero_point);
   if (code <= rules.q_min) return rules.q_min;
@@ -197,6 +263,7 @@ inline std::int32_t reference_code(double x, const SegmentParameters& p, const Q
 }
 
 struct DynamicRangeReference {
+  float global_scale = 1;                     // that was given or found
   std::vector<std::int64_t> segment;          // of every element
   std::vector<SegmentRange> range;            // of every segment
   std::vector<SegmentParameters> parameters;  // of every segment
@@ -205,9 +272,15 @@ struct DynamicRangeReference {
 
 // `values` as the input kind holds them.
 inline DynamicRangeReference dynamic_range_reference(const Shape& shape, const Granularity& scope,
-                                                     const QuantizationRules& rules, ElementKind input,
-                                                     std::span<const double> values) {
+                                                     QuantizationRules rules, bool finds_global_scale,
+                                                     ElementKind input, std::span<const double> values) {
   DynamicRangeReference reference;
+  if (finds_global_scale) {
+    SegmentRange whole;
+    for (const double x : values) whole.add(x);
+    rules.global_scale = found_global_scale(whole.max_abs(), grid_reference(*rules.grid).max());
+  }
+  reference.global_scale = rules.global_scale;
   reference.segment = segments_of(shape, scope);
   reference.range = ranges_in(reference.segment, segment_total(shape, scope), values);
   reference.parameters.reserve(reference.range.size());
@@ -227,15 +300,20 @@ inline std::vector<std::byte> stored_codes(std::span<const std::int32_t> codes, 
   std::vector<std::byte> bytes;
   bytes.reserve(codes.size());
   if (!is_packed(output)) {
-    for (const std::int32_t code : codes) bytes.push_back(static_cast<std::byte>(code & 0xFF));
+    for (const std::int32_t code : codes)
+      for (int shift = 0; shift < bits_per_element(output); shift += 8)
+        bytes.push_back(static_cast<std::byte>(code >> shift & 0xFF));
     return bytes;
   }
   const auto row = static_cast<std::size_t>(shape.rank() == 0 ? 1 : shape[shape.rank() - 1]);
+  const auto per_byte = static_cast<std::size_t>(elements_per_byte(output));
+  const auto bits = static_cast<std::size_t>(bits_per_element(output));
   for (std::size_t first = 0; first < codes.size(); first += row)
-    for (std::size_t i = 0; i < row; i += 2) {
-      const std::int32_t low = codes[first + i] & 0xF;
-      const std::int32_t high = i + 1 < row ? codes[first + i + 1] & 0xF : 0;
-      bytes.push_back(static_cast<std::byte>(low | high << 4));
+    for (std::size_t i = 0; i < row; i += per_byte) {
+      std::uint32_t byte = 0;
+      for (std::size_t j = 0; j < per_byte && i + j < row; ++j)
+        byte |= (static_cast<std::uint32_t>(codes[first + i + j]) & ((1u << bits) - 1)) << (j * bits);
+      bytes.push_back(static_cast<std::byte>(byte));
     }
   return bytes;
 }

@@ -10,12 +10,14 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "kvant/kvant.h"
+#include "tests/support/granularity_text.h"
 #include "tests/support/kernel_log.h"
 #include "tests/support/tables.h"
 
@@ -85,16 +87,21 @@ inline void put_float(std::byte* at, ElementKind kind, double value) {
   }
 }
 
+// Of an element, and of a byte of packed ones.
+inline std::size_t unit_bytes(ElementKind kind) {
+  return is_packed(kind) ? 1 : static_cast<std::size_t>(bits_per_element(kind)) / 8;
+}
+
 // Numbers around the range, with every seventh a special one; or any bits for codes. Beyond a prime number of elements
 // they repeat, because large cases are about addresses and threads.
 inline void fill_random(std::span<std::byte> bytes, ElementKind kind, std::mt19937& random) {
   constexpr std::size_t kDistinct = 40009;
-  const std::size_t width = is_code(kind) ? 1 : static_cast<std::size_t>(bits_per_element(kind)) / 8;
+  const std::size_t width = unit_bytes(kind);
   const std::size_t fresh = std::min(bytes.size(), kDistinct * width);
   std::normal_distribution<double> normal(0.0, 5.0);
   for (std::size_t i = 0; i + width <= fresh; i += width)
     if (is_code(kind))
-      bytes[i] = static_cast<std::byte>(random());
+      for (std::size_t b = 0; b < width; ++b) bytes[i + b] = static_cast<std::byte>(random());
     else
       put_float(&bytes[i], kind,
                 random() % 7 == 0 ? special_value(static_cast<std::uint32_t>(random())) : normal(random));
@@ -129,9 +136,10 @@ inline bool same_float(const std::byte* a, const std::byte* b, ElementKind kind)
 inline std::int64_t first_difference(std::span<const std::byte> a, std::span<const std::byte> b, ElementKind kind) {
   if (a.size() != b.size()) return 0;
   if (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0) return -1;
-  const std::size_t width = is_float(kind) ? static_cast<std::size_t>(bits_per_element(kind)) / 8 : 1;
+  const std::size_t width = unit_bytes(kind);
   for (std::size_t i = 0; i + width <= a.size(); i += width)
-    if (is_float(kind) ? !same_float(&a[i], &b[i], kind) : a[i] != b[i]) return static_cast<std::int64_t>(i / width);
+    if (is_float(kind) ? !same_float(&a[i], &b[i], kind) : std::memcmp(&a[i], &b[i], width) != 0)
+      return static_cast<std::int64_t>(i / width);
   return -1;
 }
 
@@ -146,19 +154,62 @@ inline ElementwiseDescriptor describe(QuantizeKind op, ElementKind f, ElementKin
           .output = o.output == ElementClass::code ? code : f};
 }
 
-// The descriptors that a kernel serves: its own types, and for a backward pass that has none, the range of s8.
-inline ElementwiseDescriptor descriptor_for(const KernelSku& sku, const Shape& shape, const Granularity& granularity) {
+// The descriptors that a kernel serves: its own types, and for one that has no codes, the range of s8 or a
+// floating-point grid.
+inline ElementwiseDescriptor descriptor_for(const KernelSku& sku, const Shape& shape, const Granularity& granularity,
+                                            std::optional<ElementKind> grid = std::nullopt) {
   const ElementKind f = is_float(sku.element) ? sku.element : sku.aux_element;
   const ElementKind code = is_code(sku.element)       ? sku.element
                            : is_code(sku.aux_element) ? sku.aux_element
-                                                      : ElementKind::s8;
-  return describe(sku.op, f, code, shape, granularity);
+                                                      : grid.value_or(ElementKind::s8);
+  ElementwiseDescriptor d = describe(sku.op, f, code, shape, granularity);
+  if (is_fake(sku.op)) d.grid = grid;
+  return d;
+}
+
+// The floating-point grid of a problem, if it has one.
+inline std::optional<ElementKind> float_grid_of(const ElementwiseDescriptor& d) {
+  for (const std::optional<ElementKind> code : {d.grid, std::optional(d.input), std::optional(d.output)})
+    if (code && has_float_grid(*code)) return code;
+  return std::nullopt;
+}
+
+// The same problem where what is beyond the grid becomes infinity or NaN, if it can.
+inline ElementwiseDescriptor unsaturated(ElementwiseDescriptor d) {
+  const auto grid = float_grid_of(d);
+  const bool makes_codes = elementwise_operator(d.op).rounds && !is_backward(d.op);
+  if (makes_codes && grid && may_overflow(*grid)) d.saturate = false;
+  return d;
+}
+
+// A kernel on one of the grids that it serves.
+template <class Kernel>
+struct KernelOnGrid {
+  const Kernel* kernel;
+  std::optional<ElementKind> grid;  // of a kernel that has no codes
+
+  ElementwiseDescriptor descriptor(const Shape& shape, const Granularity& granularity) const {
+    return descriptor_for(kernel->sku, shape, granularity, grid);
+  }
+  std::string name() const { return kernel->sku.name() + (grid ? "_on_" + std::string(kvant::name(*grid)) : ""); }
+};
+template <class Kernel>
+std::vector<KernelOnGrid<Kernel>> on_each_grid(const std::vector<const Kernel*>& kernels) {
+  std::vector<KernelOnGrid<Kernel>> all;
+  for (const Kernel* kernel : kernels) {
+    const KernelSku& sku = kernel->sku;
+    all.push_back({kernel, std::nullopt});
+    if (!elementwise_operator(sku.op).rounds || is_code(sku.element) || is_code(sku.aux_element)) continue;
+    for (const ElementKind grid : kFloatGrids) all.push_back({kernel, grid});
+  }
+  return all;
 }
 
 inline const std::vector<Granularity> kGranularities2d = {
-    Granularity::per_tensor(),     Granularity::per_channel(0),  Granularity::per_channel(1),
-    Granularity::per_token(),      Granularity::per_group(1, 1), Granularity::per_group(1, 5),
-    Granularity::per_group(1, 32), Granularity::per_group(0, 2), Granularity::per_group(0, 100)};
+    Granularity::per_tensor(),     Granularity::per_channel(0),   Granularity::per_channel(1),
+    Granularity::per_token(),      Granularity::per_group(1, 1),  Granularity::per_group(1, 5),
+    Granularity::per_group(1, 32), Granularity::per_group(0, 2),  Granularity::per_group(0, 100),
+    Granularity::per_block(2, 5),  Granularity::per_block(2, 32), Granularity::per_block(100, 8)};
 
 // One problem: random operands and parameters, and what the operator reads and writes.
 struct ElementwiseCase {
@@ -173,15 +224,22 @@ struct ElementwiseCase {
   std::vector<double> scale64;
   std::vector<float> scale32;
   std::vector<std::int32_t> zero_point;
+  std::optional<ElementKind> grid;  // a floating-point one, which has no zero point
+  ElementKind scale_type;           // as the operator is given scales
+  std::vector<std::byte> scale;
+  float global_scale = 17.25f;  // over scales of e4m3
 
-  ElementwiseCase(const ElementwiseDescriptor& d, std::uint32_t seed, bool wild_parameters)
+  ElementwiseCase(const ElementwiseDescriptor& d, std::uint32_t seed, bool wild_parameters,
+                  std::optional<ElementKind> scale_code = std::nullopt)
       : descriptor(d),
         float_kind(is_float(d.input) ? d.input : d.output),
         read_kind(is_backward(d.op) ? float_kind : d.input),
         write_kind(is_backward(d.op) ? float_kind : d.output),
         elements(d.shape.element_count().value()),
         rows(elements == 0 ? 0 : elements / d.shape.row_length()),
-        parameter_shape_(parameter_shape(d.shape, d.granularity).value()) {
+        parameter_shape_(parameter_shape(d.shape, d.granularity).value()),
+        grid(float_grid_of(d)),
+        scale_type(scale_code.value_or(scale_kind(float_kind))) {
     std::mt19937 random(seed);
     const auto bytes_of = [&](ElementKind kind) {
       return static_cast<std::size_t>(rows * row_bytes(kind, d.shape.row_length()));
@@ -218,11 +276,15 @@ struct ElementwiseCase {
       scale32.push_back(f);
       zero_point.push_back(zp);
     }
+    store_scales(wild_parameters && count > 1, random);
   }
 
-  AnyParameter scale_parameter() const {
-    return float_kind == ElementKind::f64 ? AnyParameter(AnyRef{scale64.data(), ElementKind::f64, parameter_shape_, 0})
-                                          : AnyParameter(AnyRef{scale32.data(), ElementKind::f32, parameter_shape_, 0});
+  // Scales and zero points in memory of the caller's, as it may hold them.
+  AnyParameter scale_parameter(const void* at) const {
+    return AnyParameter(AnyRef{at, scale_type, parameter_shape_, 0});
+  }
+  AnyParameter zero_point_parameter(const void* at) const {
+    return grid ? AnyParameter(std::int32_t{0}) : AnyParameter(AnyRef{at, ElementKind::s32, parameter_shape_, 0});
   }
 
   ElementwiseArgs args(const std::byte* x, const std::byte* dy, std::byte* out) const {
@@ -230,8 +292,12 @@ struct ElementwiseCase {
     a.input = {x, read_kind, descriptor.shape, 0};
     a.grad_output = {dy, float_kind, descriptor.shape, 0};
     a.output = {out, write_kind, descriptor.shape, 0};
-    a.scale = scale_parameter();
-    a.zero_point = AnyParameter(AnyRef{zero_point.data(), ElementKind::s32, parameter_shape_, 0});
+    a.scale = scale_parameter(scale.data());
+    a.zero_point = zero_point_parameter(zero_point.data());
+    // One number or a tensor of one.
+    if (scale_type == ElementKind::e4m3)
+      a.global_scale =
+          elements % 2 == 0 ? AnyParameter(global_scale) : AnyParameter(AnyRef{&global_scale, ElementKind::f32, {}, 0});
     return a;
   }
 
@@ -241,9 +307,9 @@ struct ElementwiseCase {
 
   std::string describe_case() const {
     return std::string(name(descriptor.op)) + " " + std::string(name(descriptor.input)) + ">" +
-           std::string(name(descriptor.output)) + " per " + std::string(name(descriptor.granularity.kind())) +
-           " axis " + std::to_string(descriptor.granularity.axis()) + " group " +
-           std::to_string(descriptor.granularity.group_size()) + " shape " + descriptor.shape.to_string();
+           std::string(name(descriptor.output)) + " " + granularity_text(descriptor.granularity) + " shape " +
+           descriptor.shape.to_string() + (grid ? " grid " + std::string(name(*grid)) : "") +
+           (descriptor.saturate ? "" : " unsaturated") + " scales of " + std::string(name(scale_type));
   }
 
   // The result on ordinary buffers.
@@ -256,6 +322,27 @@ struct ElementwiseCase {
     EXPECT_TRUE(status.ok()) << status.message() << " in " << describe_case();
     note_kernel(plan->sku());
     return out;
+  }
+
+ private:
+  // The numbers above in the type of the scales; as e8m0 and e4m3, others of their size. `wild`: any bits.
+  void store_scales(bool wild, std::mt19937& random) {
+    const std::size_t width = unit_bytes(scale_type);
+    scale.resize(scale64.size() * width);
+    for (std::size_t i = 0; i < scale64.size(); ++i) {
+      std::byte* const at = &scale[i * width];
+      const auto any = static_cast<std::uint32_t>(random());
+      if (scale_type == ElementKind::f32)
+        std::memcpy(at, &scale32[i], 4);
+      else if (is_float(scale_type))
+        put_float(at, scale_type, scale64[i]);
+      else if (wild && any % 5 == 0)
+        *at = static_cast<std::byte>(any >> 8);
+      else if (scale_type == ElementKind::e8m0)
+        *at = static_cast<std::byte>(120 + (any >> 8) % 5);
+      else
+        *at = static_cast<std::byte>(0x28 + (any >> 8) % 0x20);
+    }
   }
 };
 

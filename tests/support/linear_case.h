@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <random>
@@ -25,6 +27,14 @@
 namespace kvant::tests {
 
 inline constexpr ElementKind kByteKinds[] = {ElementKind::s8, ElementKind::u8};
+
+// What a W8A8 layer can write.
+inline constexpr auto kLinearOutputs = [] {
+  std::array<ElementKind, kFloatKinds.size() + std::size(kByteKinds)> kinds = {};
+  std::copy(std::begin(kByteKinds), std::end(kByteKinds),
+            std::copy(kFloatKinds.begin(), kFloatKinds.end(), kinds.begin()));
+  return kinds;
+}();
 
 struct LinearKinds {
   ElementKind activation = ElementKind::s8;
@@ -121,6 +131,8 @@ struct LinearCase {
   Numbers<std::int32_t> act_zero_point{{0}}, weight_zero_point{{0}};
   std::optional<ElementKind> bias_kind = std::nullopt;
   std::vector<double> bias = {};  // as bias_kind holds them
+  float output_scale = 1;         // of codes
+  std::int32_t output_zero_point = 0;
 
   // Scales of 1, no zero points and no bias: what comes out is the sum itself.
   LinearCase(std::int64_t rows, std::int64_t in_features, std::int64_t out_features, const LinearKinds& element_kinds,
@@ -133,6 +145,8 @@ struct LinearCase {
         w(draw_codes(weights, kinds.weight, n, k, seed + 1)) {}
 
   ElementKind scale_type() const { return scale_kind(kinds.output); }
+  // What a bias may be besides a scale's type: the output's, unless that is codes.
+  ElementKind other_bias_type() const { return is_float(kinds.output) ? kinds.output : scale_type(); }
 
   // Ordinary scales, zero points and biases, each as one number, one for each row, or left out.
   LinearCase& draw_parameters(std::uint32_t seed) {
@@ -141,9 +155,13 @@ struct LinearCase {
     weight_scale = draw_scales(n, random);
     act_zero_point = draw_zero_points(m, code_range(kinds.activation), random);
     weight_zero_point = draw_zero_points(n, code_range(kinds.weight), random);
+    if (is_code(kinds.output)) {
+      output_scale = std::uniform_real_distribution<float>(0.005f, 0.2f)(random);
+      output_zero_point = draw_zero_points(1, code_range(kinds.output), random)[0];
+    }
     switch (random() % 3) {
       case 0: return *this;
-      case 1: return draw_bias(kinds.output, random);
+      case 1: return draw_bias(other_bias_type(), random);
       default: return draw_bias(scale_type(), random);
     }
   }
@@ -167,7 +185,9 @@ struct LinearCase {
                              .weight_scale = weight_scale,
                              .act_zero_point = act_zero_point,
                              .weight_zero_point = weight_zero_point,
-                             .bias = bias_kind ? std::optional(bias) : std::nullopt});
+                             .bias = bias_kind ? std::optional(bias) : std::nullopt,
+                             .output_scale = output_scale,
+                             .output_zero_point = output_zero_point});
   }
 
   W8A8LinearDescriptor descriptor(std::int64_t spare_rows = 0) const {
@@ -238,6 +258,10 @@ class PreparedLinear : public PreparedLayer<AnyLinearPlan, AnyLinearArgs, Packed
     args_.weight_scale = scale_parameter(c.weight_scale, weight_scale_, {c.n});
     args_.weight_zero_point = zero_point_parameter(c.weight_zero_point, weight_zero_point_, {c.n});
     if (c.bias_kind) args_.bias = {bias_.data(), *c.bias_kind, {c.n}, 0};
+    if (is_code(c.kinds.output)) {
+      args_.output_scale = c.output_scale;
+      args_.output_zero_point = c.output_zero_point;
+    }
     put_weight({weight_.data(), c.kinds.weight, {c.n, c.k}, LinearLayout::stride(c.k, layout.weight_gap)}, weight_,
                layout, stream, preference);
   }

@@ -17,6 +17,7 @@
 #include "tests/support/dynamic_range_case.h"
 #include "tests/support/elementwise_case.h"
 #include "tests/support/kernel_log.h"
+#include "tests/support/linear_reference.h"
 
 namespace kvant::tests {
 
@@ -180,9 +181,12 @@ testing::AssertionResult equal_outputs(const Case& c, ElementKind kind, std::spa
   if (got.size() != want.size() || c.n == 0)
     return testing::AssertionFailure() << got.size() << " bytes, wanted " << want.size() << " in " << c.text();
   const auto offset = static_cast<std::size_t>(at) * width_of(kind);
+  const auto number = [kind](const std::byte* one) {
+    return is_float(kind) ? get_float(one, kind) : static_cast<double>(widened({one, 1}, kind)[0]);
+  };
   return testing::AssertionFailure() << "y[" << at / c.n << ", " << at % c.n << "] is " << std::hexfloat
-                                     << get_float(&got[offset], kind) << ", wanted " << get_float(&want[offset], kind)
-                                     << " in " << c.text();
+                                     << number(&got[offset]) << ", wanted " << number(&want[offset]) << " in "
+                                     << c.text();
 }
 
 // Runs a case once and compares.

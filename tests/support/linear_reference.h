@@ -3,10 +3,13 @@
 //
 //   y[m, n] = (act_scale[m] * weight_scale[n]) * Σ_k (a[m, k] - act_zero_point[m]) * (w[n, k] - weight_zero_point[n])
 //             + bias[n]
+//
+// and the code of that, where the output is s8 or u8.
 #pragma once
 
 #include <algorithm>
 #include <cfloat>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -39,6 +42,8 @@ struct LinearNumbers {
   Numbers<double> act_scale, weight_scale;
   Numbers<std::int32_t> act_zero_point, weight_zero_point;
   std::optional<std::vector<double>> bias;
+  float output_scale = 1;  // of codes
+  std::int32_t output_zero_point = 0;
 };
 
 inline std::vector<std::int32_t> widened(std::span<const std::byte> codes, ElementKind kind) {
@@ -88,6 +93,20 @@ T scaled_sum(double act_scale, double weight_scale, std::int64_t sum, const doub
   return bias == nullptr ? product : rounded_sum(product, static_cast<T>(*bias));
 }
 
+// Of an s8 or u8 from `least` on.
+inline std::int32_t output_code(const LinearNumbers& p, double act_scale, double weight_scale, std::int64_t sum,
+                                const double* bias, std::int32_t least) {
+  const float scales = rounded_product(static_cast<float>(act_scale), static_cast<float>(weight_scale));
+  const float factor = rounded_quotient(scales, p.output_scale);
+  const double in_steps = bias == nullptr ? 0.0 : rounded_quotient(*bias, static_cast<double>(p.output_scale));
+  const double product = rounded_product(static_cast<double>(sum), static_cast<double>(factor));
+  const double y = p.k == 0 ? in_steps : bias == nullptr ? product : rounded_sum(product, in_steps);
+  if (std::isnan(y)) return p.output_zero_point;
+  // rint() ties to even.
+  return static_cast<std::int32_t>(
+      std::clamp(std::rint(y) + p.output_zero_point, static_cast<double>(least), static_cast<double>(least + 255)));
+}
+
 // The output, dense, as its type stores it.
 inline std::vector<std::byte> linear_reference(const LinearNumbers& p) {
   const auto width = static_cast<std::size_t>(bits_per_element(p.output)) / 8;
@@ -101,6 +120,11 @@ inline std::vector<std::byte> linear_reference(const LinearNumbers& p) {
                                          std::span(p.w).subspan(static_cast<std::size_t>(n) * row, row),
                                          counted_weight_zero_point(p.weight_zero_point[n], p.weight));
       const double* bias = p.bias ? &(*p.bias)[static_cast<std::size_t>(n)] : nullptr;
+      if (p.output == ElementKind::s8 || p.output == ElementKind::u8) {
+        const std::int32_t least = p.output == ElementKind::s8 ? -128 : 0;
+        *at = static_cast<std::byte>(output_code(p, p.act_scale[m], p.weight_scale[n], sum, bias, least));
+        continue;
+      }
       if (p.output == ElementKind::f64) {
         const double y = scaled_sum<double>(p.act_scale[m], p.weight_scale[n], sum, bias);
         std::memcpy(at, &y, 8);

@@ -25,6 +25,22 @@ consteval auto kinds_of() {
 inline constexpr auto kFloatKinds = kinds_of<ElementClass::real>();
 inline constexpr auto kCodeKinds = kinds_of<ElementClass::code>();
 
+// The codes with a floating-point grid.
+inline constexpr auto kFloatGrids = [] {
+  constexpr std::size_t kCount = [] {
+    std::size_t n = 0;
+    for (const ElementKind kind : kCodeKinds) n += has_float_grid(kind) ? 1u : 0u;
+    return n;
+  }();
+  std::array<ElementKind, kCount> kinds = {};
+  std::size_t n = 0;
+  for (const ElementKind kind : kCodeKinds)
+    if (has_float_grid(kind)) kinds[n++] = kind;
+  return kinds;
+}();
+// What scales are stored as, besides the type that is computed in.
+inline constexpr std::array kScaleCodes = {ElementKind::f16, ElementKind::bf16, ElementKind::e8m0, ElementKind::e4m3};
+
 inline constexpr auto kElementwiseKinds = [] {
   std::array<QuantizeKind, kElementwiseOperators.size()> kinds = {};
   for (std::size_t i = 0; i < kinds.size(); ++i) kinds[i] = kElementwiseOperators[i].op;
@@ -35,6 +51,8 @@ inline bool is_backward(QuantizeKind op) { return elementwise_operator(op).backw
 inline bool reads_input(QuantizeKind op) { return elementwise_operator(op).reads_input; }
 // Floating point in and out, with a grid between.
 inline bool is_fake(QuantizeKind op) { return elementwise_operator(op).input == elementwise_operator(op).output; }
+// Codes that have something for numbers beyond the grid, so that saturate may be false.
+inline bool may_overflow(ElementKind code) { return has_float_grid(code) && info(code).format.top != TopCodes::finite; }
 inline bool is_dequantize(QuantizeKind op) { return elementwise_operator(op).input == ElementClass::code; }
 
 // Of one instruction set: forward passes that read or write codes for all pairs of types, the others for all

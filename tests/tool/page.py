@@ -46,7 +46,7 @@ class Node:
         """A part of CSS: "table.errors tbody tr[data-i]", "tr[data-fact=model]", "th[scope=row]", "#search"."""
         found = [self]
         for step in selector.split():
-            tag, rest = re.fullmatch(r"([a-z]*)(.*)", step).groups()
+            tag, rest = re.fullmatch(r"((?:[a-z][a-z0-9]*)?)(.*)", step).groups()
             wanted = []
             for part in re.findall(r"\.[\w-]+|#[\w-]+|\[[^\]]+\]", rest):
                 name, _, value = part[1:].rstrip("]").partition("=")

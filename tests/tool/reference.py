@@ -4,6 +4,8 @@ rne is round to nearest, ties to even, which is what round() does with floats. W
 f32: a product or quotient of two f32 in f64, rounded to f32, is the correctly rounded one.
 """
 
+import bisect
+import copy
 import math
 import struct
 
@@ -40,8 +42,12 @@ def finite(values):
     return [v for v in values if math.isfinite(v)]
 
 
+def largest_of(values):
+    return max((abs(v) for v in finite(values)), default=0)
+
+
 def symmetric_scale(values, greatest, scale_dtype):
-    largest = max((abs(v) for v in finite(values)), default=0)
+    largest = largest_of(values)
     return stored(largest / greatest, scale_dtype) if largest else 1.0
 
 
@@ -59,75 +65,261 @@ def scale_dtype_of(weight_dtype, asked=None):
     return asked or ("F32" if weight_dtype == "F64" else weight_dtype)
 
 
-# ---- Weights -------------------------------------------------------------------------------------------------------
+# ---- Codes of floating-point numbers --------------------------------------------------------------------------------
 
-def quantize_row(row, dtype, scale_dtype):
-    scale = symmetric_scale(row, 127, scale_dtype)
-    return [code(x, scale, 0, -128, 127, dtype) for x in row], scale
+class Grid:
+    """The magnitudes that codes stand for, by code. The sign is the bit above them."""
+
+    def __init__(self, exponent_bits, mantissa_bits, bias, count, nan):
+        self.sign = 1 << (exponent_bits + mantissa_bits)
+        self.nan = nan
+        self.numbers = []
+        for magnitude in range(count):
+            exponent, mantissa = magnitude >> mantissa_bits, magnitude & ((1 << mantissa_bits) - 1)
+            share = mantissa / (1 << mantissa_bits)
+            self.numbers.append((1 + share) * 2.0 ** (exponent - bias) if exponent else share * 2.0 ** (1 - bias))
+        self.largest = self.numbers[-1]
+        self.largest_exponent = math.frexp(self.largest)[1] - 1
+        self.middles = [(a + b) / 2 for a, b in zip(self.numbers, self.numbers[1:])]
+
+    def code(self, y):
+        """The nearest, of two the even code; what is too large becomes the largest."""
+        if math.isnan(y):
+            return self.nan
+        at = bisect.bisect_left(self.middles, abs(y))
+        if at < len(self.middles) and self.middles[at] == abs(y) and at % 2:
+            at += 1
+        return at | (self.sign if math.copysign(1, y) < 0 else 0)
+
+    def number(self, code):
+        magnitude = code & (self.sign - 1)
+        if magnitude >= len(self.numbers):
+            return math.nan
+        return -self.numbers[magnitude] if code & self.sign else self.numbers[magnitude]
 
 
-def w8_tensors(module, weight, scale_dtype=None):
-    scale_dtype = scale_dtype_of(weight.dtype, scale_dtype)
-    codes, scales = [], []
-    for row in weight.rows():
-        row_codes, scale = quantize_row(row, weight.dtype, scale_dtype)
-        codes += row_codes
-        scales.append(scale)
-    return {module + ".weight": Tensor.of(codes, "I8", weight.shape),
-            module + ".weight_scale": Tensor.of(scales, scale_dtype, [weight.shape[0], 1])}
+E4M3 = Grid(4, 3, 7, 127, 0x7F)
+E2M1 = Grid(2, 1, 1, 8, 0)
+GRIDS = {("float", 8): E4M3, ("float", 4): E2M1}
 
 
-def pack(nibbles):
-    """Eight to an I32, the first in the lowest bits, the last word filled up with zeros."""
-    words = []
-    for i in range(0, len(nibbles), 8):
+def e8m0_code(largest, grid):
+    """The power of two that brings the largest near that of the grid; from 1.75 times a power on, the next."""
+    if largest == 0:
+        return 127
+    mantissa, exponent = math.frexp(largest)  # of 0.5 to 1
+    floor = exponent - 1 + (mantissa >= 0.875)
+    return max(0, min(254, floor - grid.largest_exponent + 127))
+
+
+def global_scale(largest):
+    """What the scales of NVFP4 are multiplied with before they are rounded to e4m3."""
+    scale = round_f32(448 * 6 / largest) if largest else math.inf
+    return 1.0 if math.isinf(scale) else max(scale, SMALLEST_NORMAL["F32"])
+
+
+def scale_code_under(total, largest):
+    plain = round_f32(round_f32(min(largest, LARGEST["F32"])) / 6)
+    return E4M3.code(round_f32(plain * total)) or 0x20
+
+
+# ---- Schemes --------------------------------------------------------------------------------------------------------
+
+def arguments(num_bits, kind, strategy, dynamic=False, **more):
+    return {"num_bits": num_bits, "type": kind, "symmetric": True, "strategy": strategy, "dynamic": dynamic, **more}
+
+
+def groups_of(num_bits, kind, size, scale, strategy="group", dynamic=False):
+    return arguments(num_bits, kind, strategy, dynamic, group_size=size, scale_dtype=scale)
+
+
+INT_GROUPS = {bits: arguments(bits, "int", "group", group_size=128) for bits in (4, 8)}
+MX = {bits: groups_of(bits, "float", 32, "torch.uint8") for bits in (4, 8)}
+MX_INPUTS = {bits: groups_of(bits, "float", 32, "torch.uint8", dynamic=True) for bits in (4, 8)}
+NV = groups_of(4, "float", 16, "torch.float8_e4m3fn", "tensor_group")
+BLOCKS = arguments(8, "float", "block", block_structure=[128, 128])
+INT8_TOKEN, FP8_TOKEN = arguments(8, "int", "token", True), arguments(8, "float", "token", True)
+
+# (format, weights, inputs), as config.json has them.
+SCHEMES = {
+    "w8a8": ("int-quantized", arguments(8, "int", "channel"), INT8_TOKEN),
+    "w8a8-static": ("int-quantized", arguments(8, "int", "channel"), arguments(8, "int", "tensor")),
+    "w8a16": ("pack-quantized", INT_GROUPS[8], None),
+    "w4a16": ("pack-quantized", INT_GROUPS[4], None),
+    "w4a8": ("int-quantized", INT_GROUPS[4], INT8_TOKEN),
+    "fp8": ("float-quantized", arguments(8, "float", "channel"), FP8_TOKEN),
+    "fp8-tensor": ("float-quantized", arguments(8, "float", "tensor"), FP8_TOKEN),
+    "fp8-static": ("float-quantized", arguments(8, "float", "tensor"), arguments(8, "float", "tensor")),
+    "fp8-block": ("float-quantized", BLOCKS, arguments(8, "float", "group", True, group_size=128)),
+    "mxfp8": ("mxfp8-quantized", MX[8], MX_INPUTS[8]),
+    "mxfp8a16": ("mxfp8-quantized", MX[8], None),
+    "mxfp4": ("mxfp4-pack-quantized", MX[4], MX_INPUTS[4]),
+    "mxfp4a16": ("mxfp4-pack-quantized", MX[4], None),
+    "nvfp4": ("nvfp4-pack-quantized", NV, {**NV, "dynamic": "local"}),
+    "nvfp4a16": ("nvfp4-pack-quantized", NV, None),
+}
+# What llm-compressor calls them.
+OTHER_NAMES = {"W8A8": "w8a8", "W8A16": "w8a16", "W4A16": "w4a16", "W4A8": "w4a8", "FP8_DYNAMIC": "fp8",
+               "FP8_BLOCK": "fp8-block", "MXFP8": "mxfp8", "MXFP8A16": "mxfp8a16", "MXFP4": "mxfp4",
+               "MXFP4A16": "mxfp4a16", "NVFP4": "nvfp4", "NVFP4A16": "nvfp4a16"}
+
+
+class Scheme:
+    def __init__(self, name, group_size=None, asymmetric=False):
+        self.format, self.weights, self.inputs = copy.deepcopy(SCHEMES[name])
+        if group_size == -1:
+            self.weights["strategy"] = "channel"
+            del self.weights["group_size"]
+        elif group_size is not None:
+            self.weights["group_size"] = group_size
+        if asymmetric and self.format == "pack-quantized":
+            self.weights["symmetric"] = False
+        elif asymmetric:
+            self.inputs["symmetric"] = False
+        self.bits = self.weights["num_bits"]
+        self.grid = GRIDS.get((self.weights["type"], self.bits))
+        self.has_tensor_scale = self.weights["strategy"] in ("tensor", "tensor_group")
+        self.needs_statistics = self.inputs is not None and self.inputs["dynamic"] in (False, "local")
+
+    def columns_unit(self):
+        """What the columns of a weight must be a multiple of."""
+        groups = [part.get("group_size", 1) for part in (self.weights, self.inputs or {})]
+        return max(*groups, 32 // self.bits if self.format == "pack-quantized" else 1)
+
+    def span(self, rows, columns):
+        """Rows and columns that share a scale."""
+        strategy = self.weights["strategy"]
+        if strategy == "block":
+            return self.weights["block_structure"]
+        return rows if strategy == "tensor" else 1, self.weights.get("group_size", columns)
+
+    def config_group(self, targets):
+        return {"targets": targets, "weights": self.weights, "input_activations": self.inputs,
+                "output_activations": None}
+
+
+# ---- Weights --------------------------------------------------------------------------------------------------------
+
+def pack(codes, bits=4):
+    """As many to an I32 as fit, the first in the lowest bits, the last word filled up with zeros."""
+    words, per_word = [], 32 // bits
+    for i in range(0, len(codes), per_word):
         word = 0
-        for place, u in enumerate(nibbles[i:i + 8]):
-            assert 0 <= u <= 15
-            word |= u << (4 * place)
+        for place, u in enumerate(codes[i:i + per_word]):
+            assert 0 <= u < 1 << bits
+            word |= u << (bits * place)
         words.append(struct.unpack("<i", struct.pack("<I", word))[0])
     return words
 
 
-def unpack(words, count):
-    return [((word & 0xFFFFFFFF) >> (4 * place)) & 15 for word in words for place in range(8)][:count]
+def unpack(words, count, bits=4):
+    mask = (1 << bits) - 1
+    return [((word & 0xFFFFFFFF) >> (bits * place)) & mask for word in words for place in range(32 // bits)][:count]
 
 
-def quantize_groups(row, group_size, asymmetric, dtype, scale_dtype):
-    codes, scales, zero_points = [], [], []
-    for i in range(0, len(row), group_size):
-        group = row[i:i + group_size]
-        if asymmetric:
-            scale, zero_point = asymmetric_scale(group, -8, 7, scale_dtype, dtype)
+class Span:
+    """Weights that share a scale: the scale they are divided by, its zero point, and its bits where it is a code."""
+
+    def __init__(self, scheme, values, dtype, scale_dtype, total):
+        self.zero_point, self.bits = 0, None
+        if scheme.format.startswith("mxfp"):
+            self.bits = e8m0_code(largest_of(values), scheme.grid)
+            self.scale = 2.0 ** (self.bits - 127)
+        elif scheme.format.startswith("nvfp4"):
+            self.bits = scale_code_under(total, largest_of(values))
+            self.scale = round_f32(E4M3.number(self.bits) / total)
+        elif scheme.weights["strategy"] == "tensor":
+            self.scale = total
+        elif scheme.grid:
+            self.scale = symmetric_scale(values, scheme.grid.largest, scale_dtype)
+        elif scheme.weights["symmetric"]:
+            self.scale = symmetric_scale(values, 2 ** (scheme.bits - 1) - 1, scale_dtype)
         else:
-            scale, zero_point = symmetric_scale(group, 7, scale_dtype), 0
-        codes += [code(x, scale, zero_point, -8, 7, dtype) for x in group]
-        scales.append(scale)
-        zero_points.append(zero_point)
-    return codes, scales, zero_points
+            half = 2 ** (scheme.bits - 1)
+            self.scale, self.zero_point = asymmetric_scale(values, -half, half - 1, scale_dtype, dtype)
+
+    def codes(self, scheme, values, dtype):
+        if scheme.grid:
+            return [scheme.grid.code(quotient(x, self.scale, dtype)) for x in values]
+        half = 2 ** (scheme.bits - 1)
+        return [code(x, self.scale, self.zero_point, -half, half - 1, dtype) for x in values]
 
 
-def w4_tensors(module, weight, group_size=128, asymmetric=False, scale_dtype=None):
+def weight_tensors(module, weight, scheme, scale_dtype=None, largest=None):
+    """`largest`: of this weight and of those that loaders join with it."""
     scale_dtype = scale_dtype_of(weight.dtype, scale_dtype)
     rows, columns = weight.shape
-    packed, scales, zero_points = [], [], []
-    for row in weight.rows():
-        codes, row_scales, row_zeros = quantize_groups(row, group_size, asymmetric, weight.dtype, scale_dtype)
-        packed += pack([q + 8 for q in codes])
-        scales += row_scales
-        zero_points.append(row_zeros)
-    groups = columns // group_size
-    tensors = {module + ".weight_packed": Tensor.of(packed, "I32", [rows, -(-columns // 8)]),
-               module + ".weight_scale": Tensor.of(scales, scale_dtype, [rows, groups]),
-               module + ".weight_shape": Tensor.of([rows, columns], "I64")}
-    if asymmetric:
-        by_group = [pack([zero_points[r][g] + 8 for r in range(rows)]) for g in range(groups)]
-        words = [by_group[g][w] for w in range(-(-rows // 8)) for g in range(groups)]
-        tensors[module + ".weight_zero_point"] = Tensor.of(words, "I32", [-(-rows // 8), groups])
+    high, wide = scheme.span(rows, columns)
+    values = weight.rows()
+    total = None
+    if scheme.has_tensor_scale:
+        largest = largest_of(weight.values()) if largest is None else largest
+        total = global_scale(largest) if scheme.bits == 4 else symmetric_scale([largest], E4M3.largest, scale_dtype)
+    codes, spans = [[] for _ in range(rows)], []
+    for top in range(0, rows, high):
+        spans.append([])
+        for left in range(0, columns, wide):
+            part = [row[left:left + wide] for row in values[top:top + high]]
+            span = Span(scheme, [x for row in part for x in row], weight.dtype, scale_dtype, total)
+            spans[-1].append(span)
+            for r, row in enumerate(part):
+                codes[top + r] += span.codes(scheme, row, weight.dtype)
+    shape = [1] if scheme.weights["strategy"] == "tensor" else [len(spans), len(spans[0])]
+    flat = [span for row in spans for span in row]
+    tensors = code_tensors(module, codes, scheme)
+    tensors[module + ".weight_scale"] = scale_tensor(flat, shape, scheme, scale_dtype)
+    if scheme.weights["strategy"] == "tensor_group":
+        tensors[module + ".weight_global_scale"] = Tensor.of([total], "F32")
+    if not scheme.weights["symmetric"]:
+        half, per_word = 2 ** (scheme.bits - 1), 32 // scheme.bits
+        by_group = [pack([row[g].zero_point + half for row in spans], scheme.bits) for g in range(len(spans[0]))]
+        height = -(-rows // per_word)
+        words = [by_group[g][w] for w in range(height) for g in range(len(by_group))]
+        tensors[module + ".weight_zero_point"] = Tensor.of(words, "I32", [height, len(by_group)])
     return tensors
 
 
-# ---- Smoothing -----------------------------------------------------------------------------------------------------
+def code_tensors(module, codes, scheme):
+    rows, columns = len(codes), len(codes[0])
+    if scheme.format == "pack-quantized":
+        half, per_word = 2 ** (scheme.bits - 1), 32 // scheme.bits
+        words = [word for row in codes for word in pack([q + half for q in row], scheme.bits)]
+        return {module + ".weight_packed": Tensor.of(words, "I32", [rows, -(-columns // per_word)]),
+                module + ".weight_shape": Tensor.of([rows, columns], "I64")}
+    if scheme.format.endswith("fp4-pack-quantized"):  # the first in the lower half of a byte
+        data = bytes(row[i] | row[i + 1] << 4 for row in codes for i in range(0, columns, 2))
+        return {module + ".weight_packed": Tensor("U8", [rows, columns // 2], data)}
+    flat = [q for row in codes for q in row]
+    if scheme.grid:
+        return {module + ".weight": Tensor("F8_E4M3", [rows, columns], bytes(flat))}
+    return {module + ".weight": Tensor.of(flat, "I8", [rows, columns])}
+
+
+def scale_tensor(spans, shape, scheme, scale_dtype):
+    if spans[0].bits is None:
+        return Tensor.of([span.scale for span in spans], scale_dtype, shape)
+    dtype = "U8" if scheme.format.startswith("mxfp") else "F8_E4M3"
+    return Tensor(dtype, shape, bytes(span.bits for span in spans))
+
+
+def decoded(module, tensors, scheme):
+    """Rows of the numbers that codes of a floating-point grid stand for under their scales."""
+    scales, total = tensors[module + ".weight_scale"], tensors.get(module + ".weight_global_scale")
+    if scheme.format.startswith("mxfp"):
+        factors = [2.0 ** (bits - 127) for bits in scales.data]
+    elif total:
+        factors = [round_f32(E4M3.number(bits) / total.values()[0]) for bits in scales.data]
+    else:
+        factors = scales.values()
+    packed = tensors.get(module + ".weight_packed")
+    codes = [u for byte in packed.data for u in (byte & 15, byte >> 4)] if packed else tensors[module + ".weight"].data
+    rows = (packed or tensors[module + ".weight"]).shape[0]
+    per_scale, columns = len(codes) // len(factors), len(codes) // rows
+    values = [scheme.grid.number(code) * factors[i // per_scale] for i, code in enumerate(codes)]
+    return [values[i:i + columns] for i in range(0, len(values), columns)]
+
+
+# ---- Smoothing ------------------------------------------------------------------------------------------------------
 
 def column_maxima(weights):
     columns = weights[0].shape[1]
@@ -160,27 +352,74 @@ def folded_norm(norm, s):
     return Tensor.of([quotient(x, f, norm.dtype) for x, f in zip(norm.values(), s)], norm.dtype)
 
 
-# ---- Static activations --------------------------------------------------------------------------------------------
+# ---- Static activations ---------------------------------------------------------------------------------------------
 
-def input_tensors(module, stats, asymmetric, scale_dtype, s=None):
-    """One scale (and zero point) for the input of a linear, after smoothing divided channel j by s[j]."""
+def input_tensors(module, stats, scheme, scale_dtype, s=None):
+    """What is stored of the input of a linear, after smoothing divided channel j by s[j]."""
     def channels(what):
         values = stats[f"{module}.{what}"].values()
         return [round_f32(x / f) for x, f in zip(values, s)] if s else values
 
-    if not asymmetric:
-        scale = symmetric_scale(channels("absmax"), 127, scale_dtype)
+    if scheme.inputs["dynamic"] == "local":
+        return {module + ".input_global_scale": Tensor.of([global_scale(largest_of(channels("absmax")))], "F32")}
+    if scheme.inputs["symmetric"]:
+        greatest = E4M3.largest if scheme.inputs["type"] == "float" else 127
+        scale = symmetric_scale(channels("absmax"), greatest, scale_dtype)
         return {module + ".input_scale": Tensor.of([scale], scale_dtype)}
     scale, zero_point = asymmetric_scale(channels("min") + channels("max"), -128, 127, scale_dtype, "F32")
     return {module + ".input_scale": Tensor.of([scale], scale_dtype),
             module + ".input_zero_point": Tensor.of([zero_point], "I8")}
 
 
-# ---- A whole checkpoint --------------------------------------------------------------------------------------------
+def read_back(x, inputs, stored_scale=None):
+    """What a linear reads after a loader made codes of its input, a row, and numbers of them again."""
+    grid, size = GRIDS[inputs["type"], inputs["num_bits"]], inputs.get("group_size", len(x))
+    values = []
+    for i in range(0, len(x), size):
+        group = [round_f32(v) for v in x[i:i + size]]
+        largest = largest_of(group)
+        if inputs["dynamic"] is False:
+            scale = stored_scale
+        elif inputs["dynamic"] == "local":
+            scale = round_f32(E4M3.number(scale_code_under(stored_scale, largest)) / stored_scale)
+        elif "scale_dtype" in inputs:
+            scale = 2.0 ** (e8m0_code(largest, grid) - 127)
+        else:
+            scale = round_f32(largest / grid.largest) if largest else 1.0
+        values += [grid.number(grid.code(quotient(v, scale, "F32"))) * scale for v in group]
+    return values
 
-def quantize(model, scheme, stats=None, smooth=False, alpha=None, group_size=128, asymmetric=False, scale_dtype=None,
-             unquantized=()):
-    """Every tensor of the quantized checkpoint, and the vectors s by norm."""
+
+# ---- A whole checkpoint ---------------------------------------------------------------------------------------------
+
+# What loaders join into one matrix, in this order.
+FUSED = [["q_proj", "k_proj", "v_proj"], ["gate_proj", "up_proj"], ["w1", "w3"], ["query", "key", "value"]]
+
+
+def fused_parts(module):
+    parent, _, last = module.rpartition(".")
+    return next(([f"{parent}.{part}" for part in parts] for parts in FUSED if last in parts), [module])
+
+
+def left_alone(model, schemes):
+    """Modules whose shape does not fit their scheme. `schemes`: by module."""
+    alone = set()
+    for module, scheme in schemes.items():
+        rows, columns = model.shape(module)
+        parts, block = fused_parts(module), scheme.weights.get("block_structure")
+        if columns % scheme.columns_unit():
+            alone.add(module)
+        elif block and module != parts[-1] and rows % block[0]:
+            alone.update(parts)
+    return alone
+
+
+def quantize(model, scheme, stats=None, smooth=False, alpha=None, group_size=None, asymmetric=False, scale_dtype=None,
+             unquantized=(), others=None):
+    """Every tensor of the quantized checkpoint, and the vectors s by norm. `others`: {module: name of its scheme}."""
+    first = Scheme(scheme, group_size, asymmetric)
+    schemes = {m: Scheme(others[m]) if m in (others or {}) else first for m in model.linears if m not in unquantized}
+    unquantized = left_alone(model, schemes) | set(unquantized)
     tensors = dict(model.tensors)
     s_of_module, s_of_norm = {}, {}
     if smooth:
@@ -199,31 +438,32 @@ def quantize(model, scheme, stats=None, smooth=False, alpha=None, group_size=128
             for reader in group.readers:
                 s_of_module[reader] = s
                 tensors[reader + ".weight"] = smoothed_weight(tensors[reader + ".weight"], s)
-    for module in model.linears:
-        weight = tensors[module + ".weight"]
-        if module in unquantized or (scheme == "w4a16" and weight.shape[1] % group_size):
-            continue
-        del tensors[module + ".weight"]
-        if scheme == "w4a16":
-            tensors.update(w4_tensors(module, weight, group_size, asymmetric, scale_dtype))
-            continue
-        tensors.update(w8_tensors(module, weight, scale_dtype))
-        if scheme == "w8a8-static":
-            tensors.update(input_tensors(module, stats, asymmetric, scale_dtype_of(weight.dtype, scale_dtype),
-                                         s_of_module.get(module)))
+    quantized = [m for m in model.linears if m not in unquantized]
+    weights = {m: tensors.pop(m + ".weight") for m in quantized}
+    for module, weight in weights.items():
+        mine, largest = schemes[module], None
+        if mine.has_tensor_scale:
+            largest = max(largest_of(weights[part].values()) for part in fused_parts(module) if part in weights)
+        # Scales that are codes have a dtype of their own.
+        dtype = scale_dtype if mine is first else None
+        tensors.update(weight_tensors(module, weight, mine, dtype, largest))
+        if mine.needs_statistics:
+            dtype = scale_dtype_of(weight.dtype, dtype)
+            tensors.update(input_tensors(module, stats, mine, dtype, s_of_module.get(module)))
     return tensors, s_of_norm
 
 
-def quantization_config(scheme, ignore, group_size=128, asymmetric=False):
-    four_bits, static = scheme == "w4a16", scheme == "w8a8-static"
-    weights = {"num_bits": 4 if four_bits else 8, "type": "int", "symmetric": not (four_bits and asymmetric),
-               "strategy": "group" if four_bits else "channel", "dynamic": False}
-    if four_bits:
-        weights["group_size"] = group_size
-    inputs = {"num_bits": 8, "type": "int", "symmetric": not (static and asymmetric),
-              "strategy": "tensor" if static else "token", "dynamic": not static}
-    return {"quant_method": "compressed-tensors", "format": "pack-quantized" if four_bits else "int-quantized",
+def quantization_config(scheme, ignore, group_size=None, asymmetric=False, others=None):
+    schemes = {scheme: Scheme(scheme, group_size, asymmetric)}
+    targets = {scheme: ["Linear"]}
+    for module, name in (others or {}).items():
+        schemes.setdefault(name, Scheme(name))
+        targets.setdefault(name, []).append(module)
+    groups = {f"group_{i}": made.config_group(targets[name]) for i, (name, made) in enumerate(schemes.items())}
+    formats = [made.format for made in schemes.values()]
+    if len(groups) > 1:
+        for group, own in zip(groups.values(), formats):
+            group["format"] = own
+    return {"quant_method": "compressed-tensors", "format": formats[0] if len(set(formats)) == 1 else "mixed-precision",
             "quantization_status": "compressed", "ignore": ignore, "kv_cache_scheme": None,
-            "global_compression_ratio": None,
-            "config_groups": {"group_0": {"targets": ["Linear"], "output_activations": None, "weights": weights,
-                                          "input_activations": None if four_bits else inputs}}}
+            "global_compression_ratio": None, "config_groups": groups}

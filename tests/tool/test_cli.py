@@ -14,10 +14,12 @@ import time
 import unittest
 
 import checkpoints as c
+import gguf
 import reference
 from tool import BINARY, SANITIZED, ToolTest, digest_tree, environment, load_json, run, snapshot
 
-COMMANDS = ("quantize", "convert", "inspect", "compare", "verify", "demo", "info", "bench", "completion")
+COMMANDS = ("quantize", "calibrate", "stats", "eval", "convert", "inspect", "compare", "verify", "demo", "info", "bench", "help",
+            "completion")
 
 
 def on_a_terminal(arguments, env=None, cwd=None, timeout=60, stop_at=None):
@@ -72,7 +74,7 @@ class HelpTest(ToolTest):
 
     def test_help_names_every_option_of_the_issue(self):
         text = self.assert_done(run("quantize", "--help")).stdout
-        for option in ("-o", "--scheme", "w8a8", "w8a8-static", "w4a16", "--stats", "--smooth", "--ignore", "--include",
+        for option in ("-o", "--scheme", *reference.SCHEMES, "--override", "--stats", "--smooth", "--ignore", "--include",
                        "--group-size", "--asymmetric", "--scale-dtype", "--threads", "--max-memory", "--resume", "--force",
                        "--json", "--dry-run"):
             self.assertIn(option, text)
@@ -106,7 +108,11 @@ class UsageTest(ToolTest):
                 (["quantize", folder, *out, "--frobnicate"], ["--frobnicate"]), (["quantize", folder, folder, *out], ["in"]),
                 (["quantize", folder, *out, "--threads", "-1"], ["threads"]), (["quantize", folder, *out, "--threads", "two"], ["two"]),
                 (["quantize", folder, *out, "--threads", "99999999999999999999"], ["threads"]),
-                (["quantize", folder, *out, "--max-memory", "lots"], ["lots"]), (["quantize", folder, *out, "--group-size", "x"], ["x"]),
+                (["quantize", folder, *out, "--max-memory", "lots"], ["lots"]), (["quantize", folder, *out, "--group-size", "x"], ["x", "auto"]),
+                (["quantize", folder, *out, "--override", "fp8"], ["PATTERN=SCHEME"]),
+                (["quantize", folder, *out, "--override"], ["--override"]),
+                (["quantize", folder, *out, "--override", "x=w3a3"], ["w3a3", "w8a8"]),
+                (["quantize", folder, *out, "--scheme", "nvfp4"], ["nvfp4 needs activation statistics"]),
                 (["quantize", folder, *out, "--scale-dtype", "int8"], ["int8"]), (["quantize", folder, *out, "--scheme", "w8a8", "--smooth=much"], ["much"]),
                 (["inspect"], []), (["compare", folder], []), (["compare"], []), (["verify"], []), (["verify", folder, "extra"], ["extra"]),
                 (["completion", "tcl"], ["tcl"]), (["inspect", folder, "--json=maybe"], ["json"]), (["demo", "--threads", "x"], ["x"])):
@@ -122,7 +128,9 @@ class UsageTest(ToolTest):
 
     def test_words_that_change_a_terminal(self):
         for word in ("\x1b[31m", "--\x1b[31m", "a\nb", "x" * 100000):
-            for arguments in ([word], ["quantize", "--scheme", word], ["inspect", "x", word]):
+            for arguments in ([word], ["quantize", "--scheme", word], ["quantize", "--override", word],
+                              ["quantize", "--override", "x=" + word], ["quantize", "--group-size", word],
+                              ["inspect", "x", word]):
                 ran = run(*arguments)
                 self.assertEqual(ran.returncode, 2, ran)
                 self.assertNotIn("\x1b", ran.stderr)
@@ -214,6 +222,41 @@ class QuietTest(ToolTest):
         resumed = self.assert_done(run(*command, "--resume"))
         self.assertEqual(resumed.stdout, self.assert_done(run(*command)).stdout)
         self.assertFalse(os.path.exists(self.path("scratch")))
+        command = ["calibrate", source, "--tokens", tokens, "-o", self.path("stats")]
+        said, code = on_a_terminal(command, stop_at="━".encode())
+        self.assertEqual(code, -signal.SIGINT, said)
+        self.assertRegex(said, r"\r\nstopped; the same command with --resume goes on after the last block that is finished")
+        self.assert_done(run(*command, "--resume"))
+
+    def large_gguf(self):
+        """256 MB of zeros: enough for a bar."""
+        metadata, tensors, _ = gguf.llama(tied=True)
+        tensors["token_embd.weight"] = (gguf.F32, [1 << 20, 64], bytes(4 * 64 << 20))
+        return self.put("large.gguf", gguf.to_file(metadata, tensors))
+
+    def test_quantize_and_convert_stopped_by_a_person(self):
+        folder = self.path("in")
+        os.mkdir(folder)
+        c.write_sparse_safetensors(os.path.join(folder, "model.safetensors"),
+                                   {f"model.layers.{i}.mlp.up_proj.weight": ("F32", [4096, 4096]) for i in range(16)})
+        single = os.path.join(folder, "model.safetensors")
+        shard = "stopped; the same command with --resume continues after the last finished shard"
+        for name, command, words in (
+                ("a", ["quantize", folder, "-o", self.path("a")], shard),
+                ("b", ["quantize", folder, "-o", self.path("b"), "--force"],
+                 "stopped; the same command with --resume in place of --force continues"),
+                ("c.safetensors", ["quantize", single, "-o", self.path("c.safetensors")],
+                 "stopped; the same command with --resume writes the file anew"),
+                ("d", ["convert", self.large_gguf(), "-o", self.path("d")], shard)):
+            with self.subTest(command[0], out=name):
+                said, code = on_a_terminal(command, stop_at="━".encode())
+                self.assertEqual(code, -signal.SIGINT, said)
+                self.assertRegex(said, r"\r\n" + re.escape(words))
+        # What the words promise.
+        ran = self.assert_done(run("quantize", single, "-o", self.path("c.safetensors"), "--resume"))
+        self.assertIn("c.safetensors: one file is written anew; --resume continues folders only", ran.stderr)
+        self.assert_done(run("quantize", folder, "-o", self.path("a"), "--resume"))
+        self.assert_done(run("verify", self.path("a")))
 
     def test_a_reader_that_goes_away(self):
         # kvant inspect … | head -1
@@ -271,10 +314,13 @@ class DryRunTest(ToolTest):
 
     def test_sizes_are_those_of_the_output(self):
         for model, flags in ((c.llama(), ["--scheme", "w8a8"]), (c.mixtral(), ["--scheme", "w4a16", "--group-size", "16", "--asymmetric"]),
-                             (c.opt(), ["--scheme", "w8a8-static", "--asymmetric", "--smooth"])):
+                             (c.opt(), ["--scheme", "w8a8-static", "--asymmetric", "--smooth"]),
+                             (c.llama(), ["--scheme", "nvfp4", "--override", "re:.*down_proj=fp8-tensor"]),
+                             (c.llama(), ["--scheme", "mxfp4"])):
             folder = c.write_folder(self.path("in"), model)
             c.write_safetensors(self.path("stats"), c.make_stats(model))
-            arguments = ["quantize", folder, "-o", self.path("out"), *flags, "--stats", self.path("stats"), "--json"]
+            stats = ["--stats", self.path("stats")] if {"w8a8-static", "nvfp4"} & set(flags) else []
+            arguments = ["quantize", folder, "-o", self.path("out"), *flags, *stats, "--json"]
             plan = json.loads(self.assert_done(run(*arguments, "--dry-run")).stdout)
             done = json.loads(self.assert_done(run(*arguments)).stdout)
             tensors = c.read_folder(self.path("out"))
@@ -290,9 +336,56 @@ class DryRunTest(ToolTest):
             shutil.rmtree(folder)
             shutil.rmtree(self.path("out"))
 
+    def test_needs_no_output(self):
+        folder = c.write_folder(self.path("in"), c.llama())
+        with_output = self.assert_done(run("quantize", folder, "-o", self.path("out"), "--dry-run")).stdout
+        before = digest_tree(self.folder)
+        self.assertEqual(self.assert_done(run("quantize", folder, "--dry-run", cwd=self.folder)).stdout, with_output)
+        document = json.loads(self.assert_done(run("quantize", folder, "--dry-run", "--json", cwd=self.folder)).stdout)
+        self.assertEqual((document["output"], document["refusal"]), (None, None))
+        self.assertEqual(digest_tree(self.folder), before)
+        self.assert_refused(run("quantize", folder, "-o", ""), "the output has no name")
+
     def test_refuses_what_the_run_would(self):
         folder = c.write_folder(self.path("in"), c.gpt2())
         self.assert_refused(run("quantize", folder, "-o", self.path("out"), "--scheme", "w8a8", "--dry-run"), "Conv1D")
+
+
+class NotACheckpointTest(ToolTest):
+    """What new users give in place of a checkpoint: every command says what to do."""
+
+    def refused_by_all(self, path, *words, gguf_runs=False):
+        good = c.write_folder(self.path("good"), c.llama())
+        text = self.put("text.txt", "hello")
+        commands = [["quantize", path, "-o", "out"], ["compare", path, good], ["compare", good, path], ["verify", path]]
+        if not gguf_runs:  # these read GGUF files
+            commands += [["inspect", path], ["inspect", path, "--stats"], ["eval", path, "--text", text],
+                         ["calibrate", path, "--text", text, "-o", "stats"], ["eval", path, "--tokens", self.put("ids", "1 2 3")]]
+        for command in commands:
+            with self.subTest(command[0], path=path):
+                self.assert_refused(run(*command, cwd=self.folder), *words, stdout_too=command[0] == "verify")
+        shutil.rmtree(good)
+
+    def test_a_gguf_file(self):
+        metadata, tensors, _ = gguf.llama()
+        path = self.put("model.gguf", gguf.to_file(metadata, tensors))
+        self.refused_by_all(path, path, "GGUF", f"kvant convert {path} -o FOLDER", gguf_runs=True)
+        os.mkdir(self.path("folder"))
+        shutil.move(path, self.path("folder", "model.gguf"))
+        self.refused_by_all(self.path("folder"), f"kvant convert {self.path('folder', 'model.gguf')} -o FOLDER")
+
+    def test_a_folder_with_pytorch_files(self):
+        for name, data in (("zip", b"PK\x03\x04\x00\x00\x08\x08pytorch"), ("pickle", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j")):
+            os.mkdir(self.path(name))
+            self.put(f"{name}/config.json", '{"model_type": "llama"}')
+            self.put(f"{name}/pytorch_model.bin", data)
+            self.refused_by_all(self.path(name), "pytorch_model.bin", "PyTorch", "save_pretrained(FOLDER, safe_serialization=True)")
+            self.refused_by_all(self.path(name, "pytorch_model.bin"), "pytorch_model.bin", "PyTorch", "save_pretrained")
+
+    def test_a_name_of_the_hub(self):
+        self.refused_by_all("meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.2-1B", "no such file or folder", "hub", "hf download")
+        for path in ("./meta-llama/Llama", "/meta-llama/Llama", "Llama", "a/b/c", "../b"):
+            self.assertNotIn("hub", run("inspect", path, cwd=self.folder).stderr)
 
 
 class InspectTest(ToolTest):
@@ -413,6 +506,23 @@ class CompareTest(ToolTest):
 
         self.check(c.llama(), ["--scheme", "w4a16", "--group-size", "16", "--asymmetric"], dequantize, 7)
 
+    def test_floating_point_codes(self):
+        for scheme in ("fp8", "mxfp8", "mxfp4", "nvfp4a16"):
+            made = reference.Scheme(scheme)
+
+            def dequantize(module, weight, tensors, made=made):
+                values = [v for row in reference.decoded(module, tensors, made) for v in row]
+                if made.bits == 8:
+                    codes = tensors[module + ".weight"].data
+                else:
+                    codes = [u for byte in tensors[module + ".weight_packed"].data for u in (byte & 15, byte >> 4)]
+                return [made.grid.number(code) for code in codes], values
+
+            with self.subTest(scheme):
+                self.check(c.llama(intermediate=64), ["--scheme", scheme], dequantize, made.grid.largest)
+                shutil.rmtree(self.path("in"))
+                shutil.rmtree(self.path("out"))
+
     def test_an_exact_layer(self):
         make = c.Maker("F32", 1)
         make.tensors["model.layers.0.mlp.up_proj.weight"] = c.Tensor.of([127.0, -3.0, 0.0, 4.0] * 4, "F32", [4, 4])
@@ -458,7 +568,8 @@ class VerifyTest(ToolTest):
                                            ["--scheme", "w4a16", "--group-size", "8", "--asymmetric"],
                                            ["--scheme", "w8a8-static", "--smooth"], ["--scheme", "w8a8-static", "--asymmetric"])):
                     out = self.path(f"{name}.{i}")
-                    self.assert_done(run("quantize", folder, "-o", out, *flags, "--stats", self.path("stats")))
+                    stats = ["--stats", self.path("stats")] if "w8a8-static" in flags else []
+                    self.assert_done(run("quantize", folder, "-o", out, *flags, *stats))
                     ran = self.assert_done(run("verify", out, "--json"))
                     document = json.loads(ran.stdout)
                     self.assertEqual((document["ok"], document["quantized"], document["problems"]), (True, True, []), ran)
@@ -513,7 +624,9 @@ class OtherCommandsTest(ToolTest):
             printf '%s\\n' "${COMPREPLY[@]}"
         """
         for words, wanted in ((["kvant", "qu"], "quantize"), (["kvant", "quantize", "--max"], "--max-memory"),
-                              (["kvant", "quantize", "--scheme", "w4"], "w4a16"), (["kvant", "inspect", "--js"], "--json")):
+                              (["kvant", "quantize", "--scheme", "w4"], "w4a16"), (["kvant", "inspect", "--js"], "--json"),
+                              (["kvant", "stats", "m"], "merge"), (["kvant", "stats", "merge", script[:-3]], script),
+                              (["kvant", "stats", "show", "--model-type", "m"], "mixtral")):
             with self.subTest(words):
                 done = subprocess.run(["bash", "-c", program, "bash", script, *words], capture_output=True, text=True, check=False)
                 self.assertIn(wanted, done.stdout.split(), done.stderr)
@@ -523,7 +636,7 @@ class OtherCommandsTest(ToolTest):
         self.assertRegex(text, r"\d+\.\d+\.\d+")
         self.assertIn("scalar", text)
         document = json.loads(self.assert_done(run("info", "--json")).stdout)
-        self.assertIn("w8a8", document["schemes"])
+        self.assertEqual(document["schemes"], list(reference.SCHEMES))
         forced = json.loads(self.assert_done(run("info", "--json", env={"KVANT_FORCE_ISA": "scalar"})).stdout)
         self.assertEqual([s["name"] for s in forced["instruction_sets"] if s["chosen"]], ["scalar"])
         self.assert_refused(run("info", env={"KVANT_FORCE_ISA": "abacus"}), "abacus")

@@ -169,7 +169,7 @@ class InspectTest(ToolTest):
 
     def test_json(self):
         document = json.loads(self.assert_done(run("inspect", self.source, "--json")).stdout)
-        self.assertEqual((document["format"], document["version"]), ("gguf", 3))
+        self.assertEqual((document["format"], document["version"]), ("kvant-inspect-gguf-1", 3))
         names = {0: "F32", 8: "Q8_0", 24: "I8"}
         want = [{"name": name, "type": names[kind], "shape": shape, "bytes": len(data)} for name, (kind, shape, data) in self.tensors.items()]
         self.assertEqual(document["tensors"], want)

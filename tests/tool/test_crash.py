@@ -23,6 +23,9 @@ class CrashTest(ToolTest):
         super().setUp()
         self.model = c.llama("F32", hidden=32, intermediate=64, layers=3)
         self.source = c.write_folder(self.path("in"), self.model, shards=8)
+        os.makedirs(os.path.join(self.source, "1_Pooling", "deep"))
+        self.put("in/1_Pooling/config.json", '{"pooling_mode_mean_tokens": true}')
+        self.put("in/1_Pooling/deep/notes.txt", "x")
         self.stats = self.path("stats.safetensors")
         c.write_safetensors(self.stats, c.make_stats(self.model))
         self.flags = [*self.FLAGS, "--stats", self.stats]
@@ -99,6 +102,34 @@ class KilledAtCallsTest(CrashTest):
             self.check_interrupted(clean, about)
             os.makedirs(self.out, exist_ok=True)
             self.check_resumed(clean, about)
+
+    def test_every_format(self):
+        # Around whole shards: what a scale of many weights needs of a shard that is done is found again.
+        self.model = c.llama("BF16", hidden=32, intermediate=64, layers=1)
+        self.source = c.write_folder(self.path("small"), self.model, shards=4)
+        self.before = snapshot(self.source)
+        c.write_safetensors(self.stats, c.make_stats(self.model))
+        for scheme, more in (("int-quantized", ["w4a8", "--group-size", "32"]),
+                             ("pack-quantized", ["w4a16", "--group-size", "auto"]), ("float-quantized", ["fp8-tensor"]),
+                             ("mxfp8-quantized", ["mxfp8"]), ("mxfp4-pack-quantized", ["mxfp4"]),
+                             ("nvfp4-pack-quantized", ["nvfp4", "--stats", self.stats]),
+                             ("mixed-precision", ["fp8-tensor", "--override", "re:.*mlp.*=nvfp4a16"])):
+            with self.subTest(scheme):
+                self.flags = ["--scheme", *more]
+                shutil.rmtree(self.out, ignore_errors=True)
+                clean = self.clean_run()
+                calls, _ = self.interrupt(None)
+                self.assertEqual(digest_tree(self.out), clean)
+                self.assertEqual(load_json(os.path.join(self.out, "config.json"))["quantization_config"]["format"], scheme)
+                renames = [i for i, call in enumerate(calls)
+                           if call.name == "rename" and call.to.endswith(".safetensors")]
+                self.assertEqual(len(renames), 4)
+                for at in [renames[0], *(i + 1 for i in renames), (renames[1] + renames[2]) // 2]:
+                    shutil.rmtree(self.out)
+                    self.interrupt(at)
+                    about = f"{scheme} killed before call {at}, {calls[at]}"
+                    self.check_interrupted(clean, about)
+                    self.check_resumed(clean, about)
 
     def test_killed_again_while_resuming(self):
         clean = self.clean_run()
@@ -368,7 +399,9 @@ class ResumeTest(CrashTest):
         for flags in (["--scheme", "w8a8"], ["--scheme", "w4a16", "--group-size", "16"], [*self.flags, "--asymmetric"],
                       ["--scheme", "w8a8-static", "--stats", self.stats],
                       ["--scheme", "w8a8-static", "--smooth", "0.3", "--stats", self.stats],
-                      [*self.flags, "--ignore", "model.layers.0.mlp.down_proj"], [*self.flags, "--scale-dtype", "bf16"]):
+                      [*self.flags, "--ignore", "model.layers.0.mlp.down_proj"], [*self.flags, "--scale-dtype", "bf16"],
+                      ["--scheme", "fp8-static", "--smooth", "--stats", self.stats],
+                      [*self.flags, "--override", "re:.*down_proj=fp8"], [*self.flags, "--override", "re:.*down_proj=none"]):
             with self.subTest(flags):
                 self.assert_refused(self.quantize("--resume", flags=flags), self.out, ("option", "--force", "scheme"))
                 self.assertEqual(digest_tree(self.out), halfway)

@@ -8,6 +8,7 @@ import unittest
 
 import checkpoints as c
 import gguf
+import reference
 import syscalls
 from tool import BINARY, CACHE, ToolTest, environment, run
 
@@ -35,8 +36,13 @@ class PlainLlama:
         self.layers = made.config["num_hidden_layers"]
         self.inputs = {}
 
+    def read(self, _, x):
+        """What a linear makes of its input."""
+        return x
+
     def linear(self, module, x):
         self.inputs.setdefault(module, []).append(x)
+        x = self.read(module, x)
         weight = self.values[module + ".weight"]
         return [sum(a * b for a, b in zip(x, weight[n:n + len(x)])) for n in range(0, len(weight), len(x))]
 
@@ -87,6 +93,23 @@ class PlainLlama:
         return [self.linear("lm_head", self.norm("model.norm", row)) for row in x]
 
 
+class QuantizedLlama(PlainLlama):
+    """With weights that are decoded, and inputs of linears that go through their codes and back."""
+
+    def __init__(self, made, tensors, scheme):
+        super().__init__(made)
+        self.tensors, self.scheme = tensors, scheme
+        self.quantized = [m for m in made.linears if m + ".weight_scale" in tensors]
+        for module in self.quantized:
+            self.values[module + ".weight"] = [v for row in reference.decoded(module, tensors, scheme) for v in row]
+
+    def read(self, module, x):
+        if module not in self.quantized or self.scheme.inputs is None:
+            return x
+        stored = self.tensors.get(module + ".input_scale") or self.tensors.get(module + ".input_global_scale")
+        return reference.read_back(x, self.scheme.inputs, stored.values()[0] if stored else None)
+
+
 def sequences():
     return [IDS[i:i + LENGTH] for i in range(0, len(IDS), LENGTH)]
 
@@ -108,11 +131,9 @@ class EvalTest(ToolTest):
         ran = self.assert_done(run("eval", *arguments, "--tokens", self.tokens, "--length", str(LENGTH), "--json"))
         return json.loads(ran.stdout)
 
-    def test_numbers_beside_plain_python(self):
-        # bf16 weights stand in for a checkpoint that lost something, and lose something themselves.
-        other = c.write_folder(self.path("other"), model("BF16"))
-        found = self.evaluate(self.source, other)
-        original, changed = [PlainLlama(m) for m in (self.model, model("BF16"))]
+    @staticmethod
+    def beside(original, changed):
+        """Of every token: loss and divergence; how many have the same top."""
         losses, kls, same = [], [], 0
         for ids in sequences():
             p, q = [[log_softmax(row) for row in m.logits(ids)] for m in (original, changed)]
@@ -120,6 +141,46 @@ class EvalTest(ToolTest):
                 losses.append(-p[i][token])
                 kls.append(sum(math.exp(a) * (a - b) for a, b in zip(p[i], q[i])))
                 same += p[i].index(max(p[i])) == q[i].index(max(q[i]))
+        return losses, kls, same
+
+    def test_floating_point_codes_beside_plain_python(self):
+        stats = self.path("stats.safetensors")
+        self.assert_done(run("calibrate", self.source, "--tokens", self.tokens, "--length", LENGTH, "-o", stats))
+        for scheme, flags in (("fp8", []), ("fp8-static", ["--stats", stats]), ("mxfp4", []), ("nvfp4", ["--stats", stats])):
+            with self.subTest(scheme):
+                out = self.path(scheme)
+                self.assert_done(run("quantize", self.source, "-o", out, "--scheme", scheme, *flags))
+                found = self.evaluate(self.source, out)["quantized"][0]
+                changed = QuantizedLlama(self.model, c.read_folder(out), reference.Scheme(scheme))
+                # mxfp4 leaves down_proj alone: 48 channels are no whole groups of 32.
+                self.assertEqual(len(changed.quantized), 12 if scheme == "mxfp4" else 14)
+                losses, kls, same = self.beside(PlainLlama(self.model), changed)
+                self.assertGreater(found["mean_kl"], 0)
+                self.assertAlmostEqual(found["mean_kl"] / (sum(kls) / len(kls)), 1, delta=2e-3)
+                self.assertAlmostEqual(found["same_top"], same / len(losses), delta=1e-9)
+                self.assertEqual(found["scheme"], scheme)
+
+    def test_every_other_scheme_runs(self):
+        wide = c.llama("F32", hidden=128, intermediate=128, layers=1)
+        for part in "kv":  # whole blocks
+            wide.tensors[f"model.layers.0.self_attn.{part}_proj.weight"] = wide.tensors["model.layers.0.self_attn.o_proj.weight"]
+        wide.config.update(self.model.config, hidden_size=128, intermediate_size=128, num_hidden_layers=1, num_key_value_heads=4)
+        source = c.write_folder(self.path("wide"), wide)
+        names = [n for n in reference.SCHEMES if not reference.Scheme(n).needs_statistics]
+        for scheme in names:
+            self.assert_done(run("quantize", source, "-o", self.path("out", scheme), "--scheme", scheme))
+        self.assert_done(run("quantize", source, "-o", self.path("out", "mixed"), "--override", "re:.*mlp.*=mxfp4"))
+        found = self.evaluate(source, *(self.path("out", n) for n in [*names, "mixed"]))["quantized"]
+        self.assertEqual([q["scheme"].split(",")[0] for q in found], [*names, "w8a8 and mxfp4"])
+        for quality in found:
+            self.assertTrue(0 < quality["mean_kl"] < 0.1, quality)
+
+    def test_numbers_beside_plain_python(self):
+        # bf16 weights stand in for a checkpoint that lost something, and lose something themselves.
+        other = c.write_folder(self.path("other"), model("BF16"))
+        found = self.evaluate(self.source, other)
+        original, changed = [PlainLlama(m) for m in (self.model, model("BF16"))]
+        losses, kls, same = self.beside(original, changed)
         mean = sum(losses) / len(losses)
         deviation = math.sqrt(sum((v - mean) ** 2 for v in losses) / (len(losses) - 1))
         self.assertEqual(found["tokens"], len(losses))
@@ -393,7 +454,8 @@ class CalibrateTest(ToolTest):
         inputs = self.plain_inputs()
         for scheme in ("w8a8", "w8a8-static"):
             out = self.path(scheme)
-            self.assert_done(run("quantize", self.source, "-o", out, "--scheme", scheme, "--stats", stats))
+            self.assert_done(run("quantize", self.source, "-o", out, "--scheme", scheme,
+                                 *(["--stats", stats] if scheme == "w8a8-static" else [])))
             ran = self.assert_done(run("compare", self.source, out, "--stats", stats, "--json"))
             tensors, _ = c.read_safetensors(os.path.join(out, "model.safetensors"))
             layers = json.loads(ran.stdout)["quantized"][0]["layers"]

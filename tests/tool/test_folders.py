@@ -117,6 +117,83 @@ class FoldersTest(ToolTest):
         self.assert_refused(run("quantize", self.source, "-o", self.path("out2")), "kvant")
         self.assertFalse(os.path.exists(self.path("out2")))
 
+    def sentence_transformer(self):
+        """As sentence-transformers saves one: modules in folders of their own."""
+        dense = {"linear.weight": c.Tensor("F32", [4, 4], bytes(64)), "linear.bias": c.Tensor("F32", [4], bytes(16))}
+        self.put("in/modules.json", '[{"idx": 0, "path": ""}, {"idx": 1, "path": "1_Pooling"}, {"idx": 2, "path": "2_Dense"}]')
+        self.put("in/sentence_bert_config.json", "{}")
+        self.put("in/1_Pooling/config.json", '{"pooling_mode_mean_tokens": true}')
+        self.put("in/2_Dense/config.json", "{}")
+        c.write_safetensors(self.path("in", "2_Dense", "model.safetensors"), dense)
+        self.put("in/3_Dense/pytorch_model.bin", b"PK")
+        self.put("in/3_Dense/deep/er/x.txt", b"x")
+        return ["modules.json", "sentence_bert_config.json", "1_Pooling/config.json", "2_Dense/config.json",
+                "2_Dense/model.safetensors", "3_Dense/pytorch_model.bin", "3_Dense/deep/er/x.txt"]
+
+    def test_folders_of_sentence_transformers(self):
+        names = self.sentence_transformer()
+        before = snapshot(self.source)
+        ran = self.assert_done(run("quantize", self.source, "-o", self.out, "--json"))
+        self.assertNotIn("not copied", ran.stderr)
+        self.assertEqual(json.loads(ran.stdout)["files_copied"], sorted([*names, *c.OTHER_FILES]))
+        for name in names:
+            self.assertEqual(digest_tree(os.path.join(self.out, name)), digest_tree(os.path.join(self.source, name)), name)
+        self.assert_done(run("verify", self.out))
+        self.assert_untouched(self.source, before)
+        whole = digest_tree(self.out)
+        for lost in ("2_Dense/model.safetensors", "1_Pooling/config.json"):
+            os.remove(os.path.join(self.out, lost))
+            self.assert_refused(run("verify", self.out), lost, "missing", stdout_too=True)
+            shutil.rmtree(os.path.join(self.out, "1_Pooling"))
+            self.assert_done(run("quantize", self.source, "-o", self.out, "--resume"))
+            self.assertEqual(digest_tree(self.out), whole, lost)
+        self.put("out/2_Dense/config.json.partial", b"left over")
+        self.assert_refused(run("verify", self.out), "2_Dense/config.json.partial", stdout_too=True)
+
+    def test_force_takes_away_the_folders_of_the_run_before(self):
+        self.sentence_transformer()
+        self.assert_done(run("quantize", self.source, "-o", self.out))
+        self.put("out/2_Dense/mine.txt", b"not ours")
+        other = c.write_folder(self.path("other"), c.opt(), shards=1, other_files=False)
+        self.assert_done(run("quantize", other, "-o", self.out, "--force"))
+        self.assertEqual(sorted(name for name in digest_tree(self.out) if not name.startswith("kvant")),
+                         ["2_Dense/", "2_Dense/mine.txt", "config.json", "model.safetensors"])
+
+    def test_folders_below_that_are_not_the_models(self):
+        self.put("in/.cache/huggingface/x.metadata", b"x")
+        self.put("in/onnx/model.onnx", b"x")
+        self.put("in/onnx/README.md", b"x")
+        self.put("in/big/large.bin", b"")
+        os.truncate(self.path("in", "big", "large.bin"), (128 << 20) + 1)
+        self.put("elsewhere/secret", b"x")
+        os.symlink(self.path("elsewhere"), self.path("in", "linked"))
+        os.symlink(self.path("elsewhere", "secret"), self.path("in", "onnx", "linked.txt"))
+        os.symlink(self.path("elsewhere"), self.path("in", "onnx", "linked"))
+        os.makedirs(self.path("in", "many"))
+        for i in range(1001):
+            self.put(f"in/many/{i}", b"")
+        ran = self.assert_done(run("quantize", self.source, "-o", self.out))
+        (warning,) = [line for line in ran.stderr.splitlines() if "not copied" in line]
+        self.assertEqual(warning.split(": ")[-1].split(", "), [".cache", "big", "linked", "many", "onnx/linked", "onnx/model.onnx"])
+        self.assertEqual(sorted(name for name in digest_tree(self.out) if "/" in name and not name.startswith("kvant")),
+                         ["onnx/", "onnx/README.md", "onnx/linked.txt"])
+        with open(os.path.join(self.out, "onnx", "linked.txt"), "rb") as file:
+            self.assertEqual(file.read(), b"x")
+
+    def test_a_link_in_place_of_a_folder_below(self):
+        self.sentence_transformer()
+        os.makedirs(self.out)
+        self.put("elsewhere/config.json", b"mine")
+        os.symlink(self.path("elsewhere"), os.path.join(self.out, "1_Pooling"))
+        for flags in ([], ["--force"], ["--resume"]):
+            self.assert_refused(run("quantize", self.source, "-o", self.out, *flags), "1_Pooling", "must be a folder")
+        # Nor does a manifest that names what is behind the link lead there.
+        self.put("out/kvant/manifest.json", json.dumps({"outputs": ["1_Pooling/config.json", "a/../../elsewhere/config.json"]}))
+        shutil.rmtree(os.path.join(self.source, "1_Pooling"))
+        self.assert_done(run("quantize", self.source, "-o", self.out, "--force"))
+        with open(self.path("elsewhere", "config.json"), "rb") as file:
+            self.assertEqual(file.read(), b"mine")
+
     def test_long_patterns_that_differ_in_the_middle(self):
         names = ["model.layers.0.mlp.down_proj", "model.layers.1.mlp.down_proj"]
         patterns = ["re:" + "(?:xxxx|" * 40 + name.replace(".", r"\.") + ")" * 40 for name in names]

@@ -78,9 +78,10 @@ class MemoryTest(ToolTest):
         self.assertEqual(header[UP + ".weight_scale"]["shape"], [rows, 1])
         self.assertGreater(os.path.getsize(path), rows * columns)
         for row, values in filled.items():
-            codes, scale = reference.quantize_row(values, "BF16", "BF16")
-            self.assertEqual(self.read_at(path, header, start, name, row * columns, columns), c.encode(codes, "I8"), row)
-            self.assertEqual(self.read_at(path, header, start, UP + ".weight_scale", 2 * row, 2), self.bf16(scale), row)
+            want = reference.weight_tensors(UP, c.Tensor.of(values, "BF16", [1, columns]), reference.Scheme("w8a8"))
+            self.assertEqual(self.read_at(path, header, start, name, row * columns, columns), want[name].data, row)
+            self.assertEqual(self.read_at(path, header, start, UP + ".weight_scale", 2 * row, 2),
+                             want[UP + ".weight_scale"].data, row)
         for row in (2, rows // 2, rows - 3):
             self.assertEqual(self.read_at(path, header, start, name, row * columns, columns), bytes(columns))
             self.assertEqual(self.read_at(path, header, start, UP + ".weight_scale", 2 * row, 2), self.bf16(1.0))
@@ -128,6 +129,30 @@ class MemoryTest(ToolTest):
         self.assertEqual(self.read_at(path, header, start, UP + ".weight_scale", 0, 4), self.bf16(1.0) + self.bf16(scale))
         self.assertEqual(self.read_at(path, header, start, UP + ".weight_zero_point", 0, 4),
                          struct.pack("<I", 8 | (zero + 8) << 4))
+
+    def test_one_scale_for_more_than_the_memory(self):
+        # The weights are read twice, the first time for the largest of them, which is the very last; and a block is
+        # cut by no tile.
+        rows, columns = 12_800, 8192
+        self.need(0.3)
+        name = UP + ".weight"
+        source = self.sparse({name: ("BF16", [rows, columns])},
+                             [(name, 0, self.bf16(1.0)), (name, rows * columns - 1, self.bf16(-448.0))])
+        last = {"fp8-tensor": b"\xfe", "fp8-block": b"\xfe", "nvfp4a16": b"\xf0", "mxfp4a16": b"\xe0", "mxfp8a16": b"\xf6"}
+        for scheme, code in last.items():
+            with self.subTest(scheme):
+                self.quantize(source, "96M", "--scheme", scheme, "--threads", 2)
+                path = self.path("out", "model.safetensors")
+                header, _, start = c.read_header(path)
+                tensor = UP + (".weight_packed" if "fp4" in scheme else ".weight")
+                size = rows * columns // (2 if "fp4" in scheme else 1)
+                self.assertEqual(self.read_at(path, header, start, tensor, size - 1, 1), code)
+                if scheme == "fp8-tensor":
+                    self.assertEqual(self.read_at(path, header, start, UP + ".weight_scale", 0, 2), self.bf16(1.0))
+                    self.assertEqual(self.read_at(path, header, start, tensor, 0, 1), b"\x38")
+                if scheme == "nvfp4a16":
+                    total = self.read_at(path, header, start, UP + ".weight_global_scale", 0, 4)
+                    self.assertEqual(total, struct.pack("<f", 6.0))
 
     def test_large_tensors_that_are_copied(self):
         # Embeddings, and dtypes that are not read at all; the default limit.

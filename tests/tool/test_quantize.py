@@ -1,10 +1,12 @@
 """kvant quantize against the plain statement of its arithmetic, tensor by tensor, and what it refuses."""
 
+import array
 import json
 import math
 import os
 import random
 import re
+import shutil
 import unittest
 
 import checkpoints as c
@@ -12,6 +14,9 @@ import reference
 from tool import ToolTest, digest_tree, load_json, run, snapshot
 
 INFINITY, NAN = math.inf, math.nan
+# One scheme of each format.
+OF_EACH_FORMAT = {made[0]: name for name, made in reference.SCHEMES.items()
+                  if not reference.Scheme(name).needs_statistics}
 
 
 def ordered(path):
@@ -102,16 +107,17 @@ class QuantizeTest(ToolTest):
         if scale_dtype:
             flags += scale_flag(scale_dtype)
         if "group_size" in scheme_more:
-            flags += ["--group-size", scheme_more["group_size"]]
+            flags += [f"--group-size={scheme_more['group_size']}"]
         if scheme_more.get("asymmetric"):
             flags += ["--asymmetric"]
         self.assert_done(self.quantize(source, out, *flags, *arguments))
         excluded = [] if quantized is None else [m for m in model.linears if m not in quantized]
         want, s_of_norm = reference.quantize(model, scheme, stats, smooth, alpha, scale_dtype=scale_dtype,
                                              unquantized=excluded, **scheme_more)
-        if scheme == "w4a16" and quantized is None:
-            size = scheme_more.get("group_size", 128)
-            quantized = [m for m in model.linears if model.shape(m)[1] % size == 0]
+        if quantized is None:
+            made = reference.Scheme(scheme, scheme_more.get("group_size"), scheme_more.get("asymmetric"))
+            alone = reference.left_alone(model, {m: made for m in model.linears})
+            quantized = [m for m in model.linears if m not in alone]
         self.check_output(model, source, out, scheme, want, quantized, **scheme_more)
         if smooth:
             vectors = c.read_safetensors(os.path.join(out, "kvant", "smoothing.safetensors"))[0]
@@ -120,7 +126,95 @@ class QuantizeTest(ToolTest):
         return out
 
 
+def options_of(scheme):
+    """Groups that fit models as small as these."""
+    return {"group_size": 16} if reference.SCHEMES[scheme][1].get("group_size") == 128 else {}
+
+
+def small_model(scheme, dtype="BF16", **more):
+    """Two shards cut it between layers that loaders join."""
+    if scheme != "fp8-block":
+        return c.llama(dtype, intermediate=64, layers=1, **more)
+    make = c.Maker(dtype, 1)
+    block = "model.layers.0"
+    # Rows of fused parts are whole blocks but for the last; other rows need not be.
+    for name, rows, columns in (("q_proj", 128, 128), ("k_proj", 128, 128), ("v_proj", 40, 128), ("o_proj", 130, 256)):
+        make.linear(f"{block}.self_attn.{name}", rows, columns)
+    return c.Model(make.tensors, c.config_of("llama", "L", dtype), make.linears)
+
+
 class SchemeTest(QuantizeTest):
+    def test_every_scheme_of_every_dtype(self):
+        for scheme in reference.SCHEMES:
+            for dtype in ("F32", "F16", "BF16", "F64"):
+                with self.subTest(scheme, dtype=dtype):
+                    model = small_model(scheme, dtype)
+                    stats = c.make_stats(model) if reference.Scheme(scheme).needs_statistics else None
+                    self.check(model, scheme, stats=stats, shards=2, name=scheme + dtype, **options_of(scheme))
+
+    def test_scale_dtypes_of_numbers(self):
+        for scheme in ("fp8", "fp8-tensor", "fp8-static", "w8a16"):
+            for scale in ("F32", "F16", "BF16"):
+                with self.subTest(scheme, scale=scale):
+                    model = small_model(scheme)
+                    stats = c.make_stats(model) if reference.Scheme(scheme).needs_statistics else None
+                    self.check(model, scheme, stats=stats, scale_dtype=scale, name=scheme + scale, **options_of(scheme))
+
+    def test_asymmetric_activations(self):
+        for scheme in ("w8a8", "w4a8"):  # found at run time: config.json says it, and no tensor
+            with self.subTest(scheme):
+                self.check(small_model(scheme), scheme, asymmetric=True, name=scheme, **options_of(scheme))
+
+    def test_a_scale_for_each_channel(self):
+        for scheme, asymmetric in (("w8a16", False), ("w8a16", True), ("w4a16", False), ("w4a16", True), ("w4a8", False)):
+            with self.subTest(scheme, asymmetric=asymmetric):
+                out = self.check(small_model(scheme), scheme, group_size=-1, asymmetric=asymmetric,
+                                 name=f"{scheme}{asymmetric}")
+                self.assert_done(run("verify", out))
+
+    def test_what_other_tools_call_them(self):
+        for name, scheme in reference.OTHER_NAMES.items():
+            with self.subTest(name):
+                model = small_model(scheme)
+                source, out = self.source(model, name), self.path(name + ".out")
+                stats = ["--stats", self.stats_file(c.make_stats(model))] if reference.Scheme(scheme).needs_statistics else []
+                sizes = [f"--group-size={size}" for size in options_of(scheme).values()]
+                self.assert_done(self.quantize(source, out, "--scheme", name, *stats, *sizes))
+                self.check_config(model, source, out, scheme, model.linears, **options_of(scheme))
+        ran = self.quantize(source, self.path("FP8"), "--scheme", "FP8")
+        self.assert_refused(ran, "fp8-static", "FP8_DYNAMIC", code=2)
+
+    def test_weights_that_loaders_join_share_their_scale(self):
+        # Said without the reference: a large q_proj decides for k and v, and gate for up.
+        model = small_model("nvfp4")
+        for name in ("model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.gate_proj.weight"):
+            weight = model.tensors[name]
+            model.tensors[name] = c.Tensor.of([100 * x for x in weight.values()], "BF16", weight.shape)
+        source = self.source(model, shards=5)
+        for scheme, kind in (("fp8-tensor", "weight_scale"), ("nvfp4a16", "weight_global_scale")):
+            with self.subTest(scheme):
+                self.assert_done(self.quantize(source, self.path(scheme), "--scheme", scheme))
+                got = c.read_folder(self.path(scheme))
+                scale = {m.split(".")[-1]: got[f"{m}.{kind}"].data for m in model.linears}
+                self.assertEqual(scale["q_proj"], scale["k_proj"])
+                self.assertEqual(scale["q_proj"], scale["v_proj"])
+                self.assertEqual(scale["gate_proj"], scale["up_proj"])
+                self.assertEqual(len(set(scale.values())), 4)
+
+    def test_every_format_is_verified_and_compared(self):
+        for layout, scheme in OF_EACH_FORMAT.items():
+            with self.subTest(layout):
+                model = small_model(scheme)
+                source, out = self.source(model, layout), self.path(layout + ".out")
+                sizes = [f"--group-size={size}" for size in options_of(scheme).values()]
+                self.assert_done(self.quantize(source, out, "--scheme", scheme, *sizes))
+                self.assert_done(run("verify", out))
+                found = json.loads(self.assert_done(run("compare", source, out, "--json")).stdout)
+                layers = found["quantized"][0]["layers"]
+                self.assertEqual(sorted(layer["module"] for layer in layers), sorted(model.linears))
+                for layer in layers:
+                    self.assertGreater(layer["sqnr_db"], 10, layer)
+
     def test_w8a8_of_every_dtype(self):
         for dtype in ("F32", "F16", "BF16", "F64"):
             with self.subTest(dtype):
@@ -237,15 +331,15 @@ class DifficultWeightsTest(QuantizeTest):
             rows.append([rng.uniform(-1, 1) * 2.0 ** exponent for _ in range(16)])
         return rows
 
-    def model(self, dtype):
+    def model(self, dtype, width=16):
         make = c.Maker(dtype, 1)
-        rows = self.rows(dtype)
+        rows = [row * (width // 16) for row in self.rows(dtype)]
         make.tensors["model.layers.0.mlp.up_proj.weight"] = c.Tensor.of([x for row in rows for x in row], dtype,
-                                                                        [len(rows), 16])
+                                                                        [len(rows), width])
         make.linears.append("model.layers.0.mlp.up_proj")
         # Random bits: every kind of number there is.
-        bits = random.Random(3).randbytes(40 * 48 * c.WIDTHS[dtype])
-        make.tensors["model.layers.0.mlp.down_proj.weight"] = c.Tensor(dtype, [40, 48], bits)
+        bits = random.Random(3).randbytes(40 * 3 * width * c.WIDTHS[dtype])
+        make.tensors["model.layers.0.mlp.down_proj.weight"] = c.Tensor(dtype, [40, 3 * width], bits)
         make.linears.append("model.layers.0.mlp.down_proj")
         return c.Model(make.tensors, c.config_of("llama", "L", dtype), make.linears)
 
@@ -262,6 +356,26 @@ class DifficultWeightsTest(QuantizeTest):
                     with self.subTest(weight=dtype, scale=scale, asymmetric=asymmetric):
                         self.check(self.model(dtype), "w4a16", scale_dtype=scale, group_size=16, asymmetric=asymmetric,
                                    name=f"{dtype}{scale}{asymmetric}")
+
+    def test_floating_point_codes(self):
+        for scheme in ("fp8", "fp8-tensor", "fp8-block", "mxfp8a16", "mxfp4a16", "nvfp4a16", "w8a16", "w4a8"):
+            for dtype in ("F32", "F16", "BF16", "F64"):
+                with self.subTest(scheme, dtype=dtype):
+                    model = self.model(dtype, 128 if scheme == "fp8-block" else 32)
+                    self.check(model, scheme, name=scheme + dtype, **options_of(scheme))
+
+    def test_tensors_of_zeros_and_of_the_smallest_and_largest_numbers(self):
+        # One scale for a tensor: each kind is a model of its own.
+        for dtype, tiny, large in (("F16", 2.0 ** -24, 65504.0), ("BF16", 2.0 ** -133, reference.LARGEST["BF16"]),
+                                   ("F32", 2.0 ** -149, reference.LARGEST["F32"]), ("F64", 5e-324, 1.7976931348623157e308)):
+            for kind, values in (("zero", [0.0, -0.0]), ("tiny", [tiny, -tiny, 0.0, 3 * tiny]),
+                                 ("large", [large, -large, 1.0, 0.0]), ("nan", [NAN, INFINITY])):
+                for scheme in ("fp8-tensor", "nvfp4a16"):
+                    with self.subTest(dtype, kind=kind, scheme=scheme):
+                        weight = c.Tensor.of(values * (64 // len(values)), dtype, [2, 32])
+                        model = c.Model({"model.layers.0.mlp.up_proj.weight": weight}, c.config_of("llama", "L", dtype),
+                                        ["model.layers.0.mlp.up_proj"])
+                        self.check(model, scheme, name=f"{dtype}{kind}{scheme}")
 
     def test_what_is_not_quantized_keeps_its_bits(self):
         # NaN with payloads, -0.0, denormals; dtypes that kvant does not read; empty tensors and such without dimensions.
@@ -346,11 +460,11 @@ class SmoothingTest(QuantizeTest):
 
     def test_static_after_smoothing(self):
         for dtype in ("F32", "BF16"):
-            for asymmetric in (False, True):
-                with self.subTest(dtype, asymmetric=asymmetric):
+            for scheme, asymmetric in (("w8a8-static", False), ("w8a8-static", True), ("fp8-static", False), ("nvfp4", False)):
+                with self.subTest(dtype, scheme=scheme, asymmetric=asymmetric):
                     model = c.llama(dtype, layers=1)
-                    self.check(model, "w8a8-static", stats=c.make_stats(model), smooth=True, asymmetric=asymmetric,
-                               name=f"{dtype}{asymmetric}")
+                    self.check(model, scheme, stats=c.make_stats(model), smooth=True, asymmetric=asymmetric,
+                               name=f"{dtype}{scheme}{asymmetric}")
 
     def test_w4a16(self):
         model = c.llama("BF16", layers=1)
@@ -484,6 +598,70 @@ class SmoothingTest(QuantizeTest):
                 self.check(model, "w8a8", name=name + "_plain")  # without smoothing it is a checkpoint like any other
 
 
+class StatisticsNamesTest(QuantizeTest):
+    """Statistics of a model that somebody had inside another one."""
+
+    def renamed(self, model, rename):
+        return {rename(name): tensor for name, tensor in c.make_stats(model).items()}
+
+    def test_prefixes_are_recognised(self):
+        model = c.llama(layers=2)
+        source = self.source(model, "x")
+        flags = ["--scheme", "w8a8-static", "--smooth"]
+        plain = self.stats_file(c.make_stats(model), "plain")
+        self.assert_done(run("quantize", source, "-o", self.path("plain.out"), *flags, "--stats", plain))
+        want = c.read_folder(self.path("plain.out"))
+        for i, rename in enumerate((lambda n: n.removeprefix("model."), lambda n: "model." + n, lambda n: "_orig_mod." + n,
+                                    lambda n: "base_model.model." + n, lambda n: "module." + n)):
+            stats = self.stats_file(self.renamed(model, rename), f"stats{i}")
+            out = self.path(f"out{i}")
+            self.assert_done(run("quantize", source, "-o", out, *flags, "--stats", stats, "--report", self.path("r.html")))
+            self.assert_same_tensors(c.read_folder(out), want, rename("model.x"))
+            ran = self.assert_done(run("compare", source, out, "--stats", stats, "--json"))
+            self.assertEqual(json.loads(ran.stdout)["warnings"], [])
+
+    def test_other_names_are_shown(self):
+        model = c.llama(layers=1)
+        source = self.source(model, "x")
+        stats = self.stats_file(self.renamed(model, lambda n: "strange." + n), "stats")
+        for flags in (["--smooth"], ["--scheme", "w8a8-static"]):
+            ran = run("quantize", source, "-o", self.path("out"), *flags, "--stats", stats)
+            self.assert_refused(ran, stats, "none of the checkpoint's modules", "'strange.model.layers.0", "the checkpoint has '",
+                                "names must agree")
+
+
+class WarningsTest(QuantizeTest):
+    def warnings(self, *arguments):
+        ran = self.assert_done(run("quantize", *arguments, "--json"))
+        said = [line for line in ran.stderr.splitlines() if line.startswith("warning:")]
+        document = json.loads(ran.stdout)
+        self.assertEqual(["warning: " + warning for warning in document["warnings"]], said)
+        return document["warnings"]
+
+    def test_many_that_are_alike_are_one(self):
+        model = c.llama(layers=30, hidden=32, intermediate=40, vocabulary=8)
+        source = self.source(model, "x")
+        (warning,) = self.warnings(source, "-o", self.path("out"), "--scheme", "w4a16", "--group-size", "32", "--ignore", "lm_head")
+        self.assertEqual(warning, "'model.layers.0.mlp.down_proj' is not quantized: 40 input channels are not a multiple of the "
+                         "group size 32; the same of 29 more: 'model.layers.1.mlp.down_proj', 'model.layers.2.mlp.down_proj', "
+                         "'model.layers.3.mlp.down_proj' …")
+
+    def test_names_inside_do_not_count(self):
+        model = c.llama(layers=12, hidden=16, intermediate=16, vocabulary=8)
+        source = self.source(model, "x")
+        stats = {n: t for n, t in c.make_stats(model).items() if n.startswith("model.layers.0.") or "down_proj" in n or "o_proj" in n}
+        warnings = self.warnings(source, "-o", self.path("out"), "--smooth", "--stats", self.stats_file(stats, "stats"))
+        self.assertEqual(len(warnings), 2, warnings)
+        for warning, norm in zip(warnings, ("input_layernorm", "post_attention_layernorm")):
+            self.assertTrue(warning.startswith(f"'model.layers.1.{norm}' is not smoothed"), warning)
+            self.assertIn("; the same of 10 more: 'model.layers.", warning)
+
+    def test_a_few_stay_as_they_are(self):
+        model = c.llama(layers=3, hidden=32, intermediate=40, vocabulary=8)
+        source = self.source(model, "x")
+        self.assertEqual(len(self.warnings(source, "-o", self.path("out"), "--scheme", "w4a16", "--group-size", "32")), 3)
+
+
 class SelectionTest(QuantizeTest):
     def test_ignore_exact_names_and_expressions(self):
         model = c.llama(layers=2)
@@ -548,6 +726,188 @@ class SelectionTest(QuantizeTest):
         ran = self.quantize(self.source(model), self.path("out"), "--scheme", "w8a8")
         if ran.returncode != 0:  # a copy of everything is an answer too
             self.assert_refused(ran, "linear")
+
+
+class OverrideTest(QuantizeTest):
+    """Several schemes in one checkpoint."""
+
+    def override(self, model, scheme, others, *flags, stats=None, name="x", quantized=None, **scheme_more):
+        """`others`: {module: scheme} that the flags must come to."""
+        source, out = self.source(model, name, shards=3), self.path(name + ".out")
+        if stats is not None:
+            flags = [*flags, "--stats", self.stats_file(stats)]
+        sizes = [f"--group-size={scheme_more['group_size']}"] if scheme_more else []
+        self.assert_done(self.quantize(source, out, "--scheme", scheme, *sizes, *flags))
+        quantized = model.linears if quantized is None else quantized
+        alone = [m for m in model.linears if m not in quantized]
+        want, _ = reference.quantize(model, scheme, stats, others=others, unquantized=alone, **scheme_more)
+        self.check_output(model, source, out, scheme, want, quantized, others=others, **scheme_more)
+        self.assert_done(run("verify", out))
+        return out
+
+    def test_two_formats(self):
+        model = c.llama(intermediate=64)
+        mlp = [m for m in model.linears if ".mlp." in m]
+        out = self.override(model, "fp8", {m: "nvfp4a16" for m in mlp}, "--override", "re:.*mlp.*=nvfp4a16")
+        made = load_json(os.path.join(out, "config.json"))["quantization_config"]
+        self.assertEqual(made["format"], "mixed-precision")
+        self.assertEqual([(g["format"], g["targets"]) for g in made["config_groups"].values()],
+                         [("float-quantized", ["Linear"]), ("nvfp4-pack-quantized", mlp)])
+
+    def test_one_format_with_two_schemes(self):
+        model = c.llama()
+        heads = [m for m in model.linears if m.endswith("o_proj")]
+        out = self.override(model, "fp8", {m: "fp8-tensor" for m in heads}, "--override", "re:.*o_proj=fp8-tensor")
+        made = load_json(os.path.join(out, "config.json"))["quantization_config"]
+        self.assertEqual(made["format"], "float-quantized")
+
+    def test_three_schemes_and_the_first_that_matches(self):
+        model = c.llama(intermediate=64)
+        others = {"model.layers.1.mlp.down_proj": "w8a8-static", "model.layers.0.mlp.down_proj": "mxfp4"}
+        self.override(model, "w4a16", others, "--override", "model.layers.1.mlp.down_proj=w8a8-static", "--override",
+                      "re:.*down_proj=mxfp4", stats=c.make_stats(model), group_size=16)
+
+    def test_none_leaves_layers_as_they_are(self):
+        model = c.llama()
+        kept = [m for m in model.linears if not m.endswith("down_proj")]
+        self.override(model, "w8a8", {}, "--override", "re:.*down_proj=none", quantized=kept)
+        # --include says more than none, and --ignore comes before an override.
+        first, second = "model.layers.0.mlp.down_proj", "model.layers.1.mlp.down_proj"
+        self.override(model, "w8a8", {}, "--override", "re:.*down_proj=none", "--include", second, name="y",
+                      quantized=[*kept, second])
+        self.override(model, "w8a8", {first: "fp8"}, "--override", "re:.*down_proj=fp8", "--ignore", second, name="z",
+                      quantized=[*kept, first])
+
+    def test_a_pattern_with_an_equals_sign(self):
+        model = c.llama(layers=1)
+        model.tensors["model.a=b.weight"] = c.Tensor.of([0.5, -1.0] * 8, "BF16", [4, 4])
+        model.linears.append("model.a=b")
+        self.override(model, "w8a8", {"model.a=b": "fp8"}, "--override", "model.a=b=fp8")
+
+    def test_a_scheme_for_all(self):
+        # Nothing is left for the first: config.json has one group.
+        model = c.llama(layers=1)
+        source, out = self.source(model), self.path("out")
+        self.assert_done(self.quantize(source, out, "--scheme", "w8a8", "--override", "re:.*=fp8"))
+        self.check_output(model, source, out, "fp8", reference.quantize(model, "fp8")[0])
+
+    def test_smoothed_under_several_schemes(self):
+        model = c.llama(layers=1)
+        stats = c.make_stats(model)
+        source, out = self.source(model), self.path("out")
+        self.assert_done(self.quantize(source, out, "--scheme", "nvfp4", "--override", "re:.*down_proj=w8a8-static",
+                                       "--smooth", "--stats", self.stats_file(stats)))
+        others = {"model.layers.0.mlp.down_proj": "w8a8-static"}
+        want, _ = reference.quantize(model, "nvfp4", stats, smooth=True, others=others)
+        self.check_output(model, source, out, "nvfp4", want, others=others)
+
+    def test_what_is_refused(self):
+        source = self.source(c.llama(layers=1))
+        q = "model.layers.0.self_attn.q_proj"
+        for pattern, words, code in (
+                (q + "=fp8", [q, "'model.layers.0.self_attn.k_proj'", "fp8", "w8a8",
+                              "loaders join them into one matrix: use one scheme"], 1),
+                (q + "=none", [q, "include or ignore both"], 1),
+                ("re:nothing.*=fp8", ["--override re:nothing.* matches no Linear"], 1),
+                ("model.norm=fp8", ["--override model.norm matches no Linear"], 1),
+                ("re:(=fp8", ["re:("], 1), ("fp8", ["'fp8' must be PATTERN=SCHEME"], 2),
+                ("=fp8", ["must be PATTERN=SCHEME"], 2), ("x=fp9", ["scheme 'fp9': must be one of w8a8, w8a8-static"], 2),
+                ("x=", ["scheme ''"], 2), ("x=FP8", ["fp8-static"], 2)):
+            with self.subTest(pattern):
+                ran = self.quantize(source, self.path("out"), "--override", pattern)
+                self.assert_refused(ran, *words, code=code)
+                self.assertFalse(os.path.exists(self.path("out")))
+
+
+class FittingTest(QuantizeTest):
+    """Layers whose shape does not fit, and group sizes that are found."""
+
+    def warnings(self, source, *flags):
+        ran = self.assert_done(self.quantize(source, self.path("plan"), *flags, "--dry-run", "--json"))
+        return json.loads(ran.stdout)["warnings"]
+
+    def test_auto_takes_the_largest_that_fits_all(self):
+        for hidden, inner, size in ((128, 256, 128), (64, 128, 64), (64, 96, 32)):
+            for scheme in ("w4a16", "w8a16", "w4a8"):
+                with self.subTest(scheme, size=size):
+                    model = c.llama(hidden=hidden, intermediate=inner, layers=1)
+                    source, out = self.source(model, f"{scheme}{size}"), self.path(f"{scheme}{size}.out")
+                    self.assert_done(self.quantize(source, out, "--scheme", scheme, "--group-size", "auto"))
+                    made = load_json(os.path.join(out, "config.json"))["quantization_config"]
+                    self.assertEqual(made, reference.quantization_config(scheme, ["lm_head"], group_size=size))
+        # The last model is the one that is worth the reference's time.
+        want, _ = reference.quantize(model, scheme, group_size=size)
+        self.check_output(model, source, out, scheme, want, group_size=size)
+
+    def test_auto_looks_at_the_layers_of_the_first_scheme(self):
+        model = c.llama(hidden=64, intermediate=48, layers=1)
+        source, down = self.source(model), "model.layers.0.mlp.down_proj"
+        for flags, others, quantized in ((["--override", down + "=fp8"], {down: "fp8"}, model.linears),
+                                         (["--ignore", down], {}, [m for m in model.linears if m != down])):
+            with self.subTest(flags):
+                out = self.path(flags[0])
+                self.assert_done(self.quantize(source, out, "--scheme", "w4a16", "--group-size", "auto", *flags))
+                self.check_config(model, source, out, "w4a16", quantized, group_size=64, others=others)
+
+    def test_auto_that_finds_none(self):
+        source = self.source(c.llama(hidden=64, intermediate=48, layers=1))
+        ran = self.quantize(source, self.path("out"), "--scheme", "w4a16", "--group-size", "auto")
+        self.assert_refused(ran, "the 48 input channels of 'model.layers.0.mlp.down_proj' are a multiple of none of "
+                            "128, 64 and 32", "--ignore", "--group-size -1")
+
+    def test_the_warning_names_a_group_size_that_fits(self):
+        source = self.source(c.llama(hidden=128, intermediate=192, layers=1))
+        down = "'model.layers.0.mlp.down_proj' is not quantized: {} input channels are not a multiple of the group size {}"
+        self.assertEqual(self.warnings(source, "--scheme", "w4a16"),
+                         [down.format(192, 128) + "; --group-size 64 fits, auto finds one for all layers"])
+        self.assertEqual(self.warnings(source, "--scheme", "w4a16", "--group-size", "64"), [])
+        # Groups of other schemes are as they are.
+        source = self.source(c.llama(hidden=64, intermediate=48, layers=1), "odd")
+        self.assertEqual(self.warnings(source, "--scheme", "mxfp4"), [down.format(48, 32)])
+
+    def test_most_layers_left(self):
+        source = self.source(c.llama(hidden=32, intermediate=128, layers=2))
+        ran = self.quantize(source, self.path("out"), "--scheme", "w4a16")
+        self.assert_refused(ran, source, "w4a16, groups of 128 would leave 12 of 14 layers as they are",
+                            "the first is 'model.layers.0.self_attn.q_proj': 32 input channels", "--group-size 32 fits")
+        self.assertFalse(os.path.exists(self.path("out")))
+        # The scheme that does not fit is named, not the first.
+        ran = self.quantize(source, self.path("out"), "--scheme", "w8a8", "--override", "re:.*=w4a16")
+        self.assert_refused(ran, "w4a16, groups of 128 would leave 12 of 14 layers")
+        self.assertNotIn("--group-size", ran.stderr)  # which is not an override's
+
+    def test_half_of_the_layers_left(self):
+        make = c.Maker("BF16", 1)
+        make.linear("model.layers.0.mlp.down_proj", 8, 48)
+        make.linear("model.layers.0.self_attn.o_proj", 8, 64)
+        model = c.Model(make.tensors, c.config_of("llama", "L", "BF16"), make.linears)
+        self.check(model, "mxfp4")
+
+    def test_blocks_that_end_where_no_part_does(self):
+        make = c.Maker("BF16", 1)
+        for name, rows in (("self_attn.q_proj", 128), ("self_attn.k_proj", 100), ("self_attn.v_proj", 100),
+                           ("self_attn.o_proj", 130), ("mlp.gate_proj", 128), ("mlp.up_proj", 130), ("mlp.down_proj", 7)):
+            make.linear("model.layers.0." + name, rows, 128)
+        model = c.Model(make.tensors, c.config_of("llama", "L", "BF16"), make.linears)
+        self.check(model, "fp8-block", quantized=make.linears[3:])
+        warnings = self.warnings(self.path("x"), "--scheme", "fp8-block")
+        self.assertEqual(len(warnings), 3, warnings)
+        for part, warning in zip("qkv", warnings):
+            self.assert_says(warning, [f"'model.layers.0.self_attn.{part}_proj' is not quantized",
+                                       "the 100 rows of 'k_proj' are not a multiple of the 128 of a block"], warning)
+
+    def test_blocks_that_fit_few(self):
+        source = self.source(c.llama(hidden=128, intermediate=64, layers=1))
+        ran = self.quantize(source, self.path("out"), "--scheme", "fp8-block")
+        self.assert_refused(ran, "fp8-block would leave 6 of 7 layers as they are", "'model.layers.0.mlp.down_proj'",
+                            "64 input channels are not a multiple of the 128 activations that share a scale")
+        make = c.Maker("BF16", 1)
+        for part in ("gate", "up"):
+            make.linear(f"model.layers.0.mlp.{part}_proj", 40, 128)
+        source = self.source(c.Model(make.tensors, c.config_of("llama", "L", "BF16"), make.linears), "all")
+        ran = self.quantize(source, self.path("out"), "--scheme", "fp8-block")
+        self.assert_refused(ran, "would leave 2 of 2 layers",
+                            "the 40 rows of 'gate_proj' are not a multiple of the 128 of a block")
 
 
 class LayoutTest(QuantizeTest):
@@ -664,7 +1024,7 @@ class SameBytesTest(QuantizeTest):
         rng = random.Random(5)
         tensors, linears = {}, []
         for name, shape in (("model.layers.0.mlp.up_proj", [3000, 1024]), ("model.layers.0.mlp.down_proj", [64, 65536]),
-                            ("model.layers.0.mlp.gate_proj", [2, 1_500_032])):
+                            ("model.layers.0.self_attn.o_proj", [2, 1_500_032])):
             tensors[name + ".weight"] = c.Tensor("BF16", shape, rng.randbytes(2 * shape[0] * shape[1]))
             linears.append(name)
         return c.Model(tensors, c.config_of("llama", "L", "BF16"), linears)
@@ -672,36 +1032,43 @@ class SameBytesTest(QuantizeTest):
     def test_threads_and_memory(self):
         model = self.large_model()
         source = self.source(model, shards=2)
-        for scheme, flags in (("w8a8", []), ("w4a16", ["--asymmetric", "--group-size", "64"])):
+        for scheme, flags in (("w8a8", []), ("w4a16", ["--asymmetric", "--group-size", "64"]),
+                              ("w8a16", ["--group-size", "-1"]), ("fp8-tensor", []), ("fp8-block", []), ("mxfp8", []),
+                              ("mxfp4", []), ("nvfp4a16", [])):
             trees = {}
-            for more in (["--threads", 1], ["--threads", 2], ["--threads", 3], ["--max-memory", "64M"],
-                         ["--max-memory", "64M", "--threads", 3], ["--max-memory", "1G", "--threads", 2], []):
+            for more in (["--threads", 1], ["--threads", 2], ["--threads", 8, "--max-memory", "64M"],
+                         ["--max-memory", "64M", "--threads", 3], ["--max-memory", "1G", "--threads", 2]):
                 out = self.path("out")
                 self.assert_done(self.quantize(source, out, "--scheme", scheme, *flags, *more))
                 trees[str(more)] = digest_tree(out)
                 if len(trees) == 4:
-                    self.check_rows(model, out, scheme)
-                os.rename(out, self.path(f"{scheme}{len(trees)}"))
+                    self.check_rows(model, out, scheme, flags)
+                shutil.rmtree(out)
             for more, tree in trees.items():
-                self.assertEqual(tree, trees["[]"], f"{scheme} {more}")
+                self.assertEqual(tree, trees["['--threads', 1]"], f"{scheme} {more}")
 
-    def check_rows(self, model, out, scheme):
+    def check_rows(self, model, out, scheme, flags):
         """Some rows against the reference; all of them would take Python minutes."""
+        made = reference.Scheme(scheme, int(flags[-1]) if flags else None, "--asymmetric" in flags)
+        high = made.weights.get("block_structure", [1])[0]
         got = c.read_folder(out)
         for module in model.linears:
             weight = model.tensors[module + ".weight"]
             rows, columns = weight.shape
-            for row in {0, 1, rows // 2, rows - 2, rows - 1} if columns < 10 ** 6 else {rows - 1}:
-                one = c.Tensor("BF16", [1, columns], weight.data[2 * row * columns:2 * (row + 1) * columns])
-                if scheme == "w8a8":
-                    want = reference.w8_tensors(module, one)
-                else:
-                    want = reference.w4_tensors(module, one, 64, True)
-                    want.pop(module + ".weight_zero_point")
-                    want.pop(module + ".weight_shape")
-                for name, tensor in want.items():
-                    size = len(tensor.data)
-                    self.assertEqual(got[name].data[row * size:(row + 1) * size], tensor.data, f"row {row} of {name}")
+            kinds = set(array.array("H", weight.data))
+            largest = max(c.bf16_value(bits & 0x7FFF) for bits in kinds if bits & 0x7F80 != 0x7F80)
+            for row in {0, rows // 2, rows - 1}:
+                first, last = row // high * high, min(rows, row // high * high + high)
+                if (last - first) * columns > (2_000_000 if row and scheme in ("w8a8", "w4a16") else 200_000):
+                    continue
+                part = c.Tensor("BF16", [last - first, columns], weight.data[2 * first * columns:2 * last * columns])
+                for name, tensor in reference.weight_tensors(module, part, made, None, largest).items():
+                    if name.endswith(("zero_point", "weight_shape")):
+                        continue
+                    at = 0 if tensor.shape == [1] else first // high * len(tensor.data)
+                    if high > 1 and name.endswith(".weight"):
+                        at = first * columns
+                    self.assertEqual(got[name].data[at:at + len(tensor.data)], tensor.data, f"{scheme} {name} {row}")
 
     def test_smoothed(self):
         model = c.llama(hidden=256, intermediate=700, layers=2)
@@ -716,16 +1083,17 @@ class SameBytesTest(QuantizeTest):
         self.assertEqual(trees[0], trees[2])
 
     def test_instruction_sets(self):
-        model = c.llama("F16", hidden=64, layers=1)
+        model = c.llama("F16", hidden=64, intermediate=96, layers=1)
         source, stats = self.source(model), self.stats_file(c.make_stats(model))
-        trees = []
-        for isa in (None, "scalar"):
-            out = self.path("out")
-            self.assert_done(self.quantize(source, out, "--scheme", "w8a8", "--smooth", "--stats", stats,
-                                           env={"KVANT_FORCE_ISA": isa}))
-            trees.append(digest_tree(out))
-            os.rename(out, self.path(f"out{len(trees)}"))
-        self.assertEqual(trees[0], trees[1])
+        for scheme in ("w8a8", "fp8", "mxfp8", "mxfp4", "nvfp4"):
+            trees = []
+            for isa in (None, "scalar"):
+                out = self.path("out")
+                self.assert_done(self.quantize(source, out, "--scheme", scheme, "--smooth", "--stats", stats,
+                                               env={"KVANT_FORCE_ISA": isa}))
+                trees.append(digest_tree(out))
+                shutil.rmtree(out)
+            self.assertEqual(trees[0], trees[1], scheme)
 
 
 class RefusalTest(QuantizeTest):
@@ -762,12 +1130,24 @@ class RefusalTest(QuantizeTest):
                 self.refuse(self.source(model, name), "--scheme", "w8a8", words=[self.path(name), "quantized", *words])
 
     def test_its_own_output(self):
-        model = c.llama(layers=1)
-        for scheme, flags in (("w8a8", []), ("w4a16", ["--group-size", "16"])):
+        """Codes are read as the values that they stand for, in f32, and quantized like those."""
+        for scheme in OF_EACH_FORMAT.values():
             with self.subTest(scheme):
-                out = self.check(model, scheme, name=scheme, **({"group_size": 16} if flags else {}))
-                self.refuse(out, "--scheme", "w8a8", words=["quantized"])
-                os.remove(os.path.join(out, "config.json"))  # the tensors say it too
+                model = small_model(scheme)
+                out, again = self.check(model, scheme, name=scheme, **options_of(scheme)), self.path(scheme + ".again")
+                self.assert_done(self.quantize(out, again, "--scheme", "w8a8"))
+                self.assert_done(run("verify", again))
+                codes, made = c.read_folder(out), c.read_folder(again)
+                self.assertFalse([name for name in made if name.endswith((".weight_packed", ".weight_global_scale"))])
+                known = reference.Scheme(scheme, **options_of(scheme))
+                for module in model.linears if known.grid and scheme != "fp8-block" else ():
+                    rows = reference.decoded(module, codes, known)
+                    weight = c.Tensor.of([x for row in rows for x in row], "F32", [len(rows), len(rows[0])])
+                    want = reference.weight_tensors(module, weight, reference.Scheme("w8a8"), "BF16")
+                    for name, tensor in want.items():
+                        self.assertEqual(made[name].data, tensor.data, name)
+                # Without its config.json nobody knows what the codes mean.
+                os.remove(os.path.join(out, "config.json"))
                 self.refuse(out, "--scheme", "w8a8", words=["quantized"])
 
     def test_conv1d(self):
@@ -775,7 +1155,8 @@ class RefusalTest(QuantizeTest):
 
     def test_statistics_that_are_needed(self):
         source = self.source(c.llama(layers=1))
-        for flags in (["--scheme", "w8a8", "--smooth"], ["--scheme", "w8a8-static"]):
+        for flags in (["--scheme", "w8a8", "--smooth"], ["--scheme", "w8a8-static"], ["--scheme", "fp8-static"],
+                      ["--scheme", "nvfp4"], ["--override", "re:.*o_proj=nvfp4"]):
             with self.subTest(flags):
                 ran = self.quantize(source, self.path("out"), *flags)
                 self.assertIn(ran.returncode, (1, 2), ran)
@@ -788,11 +1169,20 @@ class RefusalTest(QuantizeTest):
         stats = self.stats_file(c.make_stats(model, min_max=False))
         self.refuse(source, "--scheme", "w8a8-static", "--asymmetric", "--stats", stats, words=[stats, ("min", "max")])
 
-    def test_asymmetric_w8a8(self):
+    def test_options_that_a_scheme_does_not_take(self):
         source = self.source(c.llama(layers=1))
-        ran = self.quantize(source, self.path("out"), "--scheme", "w8a8", "--asymmetric")
-        self.assertIn(ran.returncode, (1, 2), ran)
-        self.assert_refused(ran, "asymmetric", code=ran.returncode)
+        for scheme, flags, words in (
+                ("fp8", ["--asymmetric"], ["fp8 has no asymmetric form that loaders accept; w8a8, w8a8-static, w8a16"]),
+                ("mxfp4", ["--group-size", "32"], ["mxfp4 does not take a group size; w8a16, w4a16, w4a8 do"]),
+                ("nvfp4a16", ["--group-size", "auto"], ["nvfp4a16 does not take a group size"]),
+                ("w8a8", ["--group-size", "-1"], ["w8a8 does not take a group size"]),
+                ("mxfp8", ["--scale-dtype", "f32"], ["mxfp8 stores its scales as e8m0"]),
+                ("nvfp4a16", ["--scale-dtype", "bf16"], ["nvfp4a16 stores its scales as e4m3"]),
+                ("w8a16", ["--group-size", "6"], ["6 must be a positive multiple of 4"]),
+                ("w4a16", ["--group-size", "12"], ["12 must be a positive multiple of 8"]),
+                ("w4a8", ["--group-size", "0"], ["group size 0 must be positive, or -1"])):
+            with self.subTest(scheme, flags=flags):
+                self.refuse(source, "--scheme", scheme, *flags, words=words, code=2)
 
     def test_statistics_that_do_not_fit(self):
         model = c.llama(layers=1)

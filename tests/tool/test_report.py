@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import random
 import re
 import shutil
 import unittest
@@ -17,11 +18,13 @@ from tool import ToolTest, digest_tree, load_json, run
 SOURCES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SCHEMA = os.path.join(SOURCES, "docs", "compare.schema.json")
 EVAL_SCHEMA = os.path.join(SOURCES, "docs", "eval.schema.json")
-METRICS = ("sqnr_db", "mse", "cosine", "largest_error", "at_ends", "outlier_channels", "input_ratio", "output_sqnr_db")
+METRICS = ("output_sqnr_db", "estimated_output_sqnr_db", "sqnr_db", "mse", "cosine", "largest_error", "at_ends", "outlier_channels",
+           "input_ratio")
+JUDGED = {"outputs": "output_sqnr_db", "estimated_outputs": "estimated_output_sqnr_db", "weights": "sqnr_db"}
 HOSTILE = ("model.layers.0.<script>alert(1)</script>&\"'", "model.layers.0.mlp.</td></table>x --><img src=x onerror=alert(1)>",
            "model.layers.0.http://example.org/up_proj", "model.layers.0.]]>`${alert(1)}`", "model.layers.0.caf\u00e9 \u2603 \U0001f600",
            "model.layers.0." + "n" * 600, "\" onload=\"alert(1)", "&lt;b&gt;&amp;", "javascript:alert(1)", "</script><script>alert(1)</script>",
-           "</style><b>", "model.layers.0.x' onmouseover='alert(1)")
+           "</style><b>", "model.layers.0.x' onmouseover='alert(1)", "=SUM(A1)")
 
 
 def parse(text):
@@ -41,6 +44,29 @@ def number(value):
     if isinstance(value, bool) or value is None:
         raise AssertionError(f"{value!r} is no number")
     return float(value)
+
+
+def judged_by(document):
+    """Outputs where most layers of every checkpoint have them, measured before estimated."""
+    for word in ("outputs", "estimated_outputs"):
+        counts = [(sum(layer[JUDGED[word]] is not None for layer in quantized["layers"]), len(quantized["layers"]))
+                  for quantized in document["quantized"] if quantized["layers"]]
+        if counts and all(2 * known > layers for known, layers in counts):
+            return word
+    return "weights"
+
+
+def rank(layer, key):
+    """The least is the worst; what is not known comes last, by its weights."""
+    known = layer[key] is not None
+    db = number(layer[key] if known else layer["sqnr_db"])
+    return (not known, -math.inf if math.isnan(db) else db)
+
+
+def outputs_of(document):
+    """The key of the outputs that the page shows; nothing without any."""
+    layers = [layer for quantized in document["quantized"] for layer in quantized["layers"]]
+    return next((JUDGED[word] for word in ("outputs", "estimated_outputs") if any(l[JUDGED[word]] is not None for l in layers)), None)
 
 
 def same(a, b):
@@ -117,6 +143,7 @@ class ReportTest(ToolTest):
         wanted = max(8, 32 // len(document["quantized"]))
         self.assertGreaterEqual(len(document["details"]), min(wanted, len(modules)))
         self.assertLessEqual(len(document["details"]), 32)
+        self.assertEqual(document["judged_by"], judged_by(document))
         worst = self.worst(document)
         order = [worst[detail["module"]] for detail in document["details"]]
         self.assertEqual(order, sorted(order))
@@ -124,11 +151,12 @@ class ReportTest(ToolTest):
             self.assertEqual(worst[document["details"][0]["module"]], min(worst.values()))
 
     def worst(self, document):
-        """The worst SQNR of each module."""
+        """The rank of each module in its worst checkpoint."""
         worst = {}
         for quantized in document["quantized"]:
             for layer in quantized["layers"]:
-                worst[layer["module"]] = min(worst.get(layer["module"], math.inf), number(layer["sqnr_db"]))
+                of_layer = rank(layer, JUDGED[document["judged_by"]])
+                worst[layer["module"]] = min(worst.get(layer["module"], of_layer), of_layer)
         return worst
 
     def check_head(self, root, has_script=True):
@@ -168,9 +196,13 @@ class ReportTest(ToolTest):
         if any(layer["non_finite"] or layer["dead_channels"] or layer["saturated"] or (layer["smoothed"] and len(layers) == 1)
                for layer in layer_list):
             known.add("notes")
-        known |= {key for key in ("input_ratio", "output_sqnr_db")
+        known |= {key for key in ("input_ratio", "output_sqnr_db", "estimated_output_sqnr_db")
                   if any(layer[key] is not None for by_name in layers for layer in by_name.values())}
         self.assertEqual(keys, known)
+        judged = JUDGED[document["judged_by"]]
+        self.assertEqual([key for key, _ in columns if key in METRICS][0], judged)
+        sorted_by = [head.get("data-key") for head in table.find("thead th[aria-sort]")]
+        self.assertEqual(sorted_by, [judged] if len(layers) == 1 else [])
         for key in keys & set(METRICS):
             self.assertEqual(sorted(q for k, q in columns if k == key), list(range(len(layers))), key)
         for head in table.find("thead th[data-key]"):
@@ -215,7 +247,7 @@ class ReportTest(ToolTest):
         self.assertEqual(len(root.find("#shown")), 1)
         self.assertEqual(len(root.find("select#metric")), 1 if len(layers) > 1 else 0)
         if len(layers) > 1:
-            self.assertEqual(root.find("select#metric option")[0].get("value"), "sqnr_db")
+            self.assertEqual(root.find("select#metric option")[0].get("value"), judged)
         return modules
 
     def check_summary(self, document, root):
@@ -246,22 +278,37 @@ class ReportTest(ToolTest):
         values("smoothed", [sum(layer["smoothed"] for layer in quantized["layers"]) for quantized in document["quantized"]])
         if all(quantized["layers"] for quantized in document["quantized"]):
             values("mean_sqnr_db", [quantized["mean_sqnr_db"] for quantized in document["quantized"]])
-            values("worst_sqnr_db", [quantized["layers"][0]["sqnr_db"] for quantized in document["quantized"]])
-            for cell, quantized in zip(facts["worst_sqnr_db"], document["quantized"]):
-                self.assertEqual(len(cell.find("a[href]")), 1)
-                target = cell.one("a[href]").get("href")[1:]
-                (place,) = [node for node in root.nodes() if node.get("id") == target]
-                names = [place.get("data-module", ""), *(head.text for head in place.find("th[scope=row]"))]
-                self.assertTrue([text for text in names if is_name(text, quantized["layers"][0]["module"])], names)
-        known = [[layer["output_sqnr_db"] for layer in quantized["layers"] if layer["output_sqnr_db"] is not None]
-                 for quantized in document["quantized"]]
-        self.assertEqual("mean_output_sqnr_db" in facts, any(known))
-        if any(known):
-            for cell, outputs in zip(facts["mean_output_sqnr_db"], known):
-                if outputs and all(math.isfinite(number(x)) for x in outputs):
-                    self.assertTrue(math.isclose(float(value_of(cell)), math.fsum(outputs) / len(outputs), rel_tol=1e-9))
-            self.assertEqual([float(value_of(cell)) for cell in facts["mean_output_sqnr_db"]],
-                             [quantized["mean_output_sqnr_db"] for quantized in document["quantized"]])
+            for key in filter(None, ("sqnr_db", outputs_of(document))):
+                for cell, quantized in zip(facts["worst_" + key], document["quantized"]):
+                    worst = min(quantized["layers"], key=lambda layer: (rank(layer, key), layer["module"]))
+                    if worst[key] is None:
+                        self.assertEqual(shown(cell), "\u2013")
+                        continue
+                    self.assertTrue(same(float(value_of(cell)), number(worst[key])), f"{key}: {value_of(cell)}, JSON {worst[key]}")
+                    self.assert_linked(root, cell.one("a[href]"), worst["module"])
+        for key in ("output_sqnr_db", "estimated_output_sqnr_db"):
+            self.assertEqual("mean_" + key in facts, outputs_of(document) == key)
+            self.assertEqual("worst_" + key in facts, outputs_of(document) == key)
+            if outputs_of(document) != key:
+                continue
+            for cell, quantized in zip(facts["mean_" + key], document["quantized"]):
+                known = [layer[key] for layer in quantized["layers"] if layer[key] is not None]
+                if quantized["mean_" + key] is None:
+                    self.assertEqual(shown(cell), "\u2013")
+                    continue
+                self.assertEqual(float(value_of(cell)), quantized["mean_" + key])
+                if all(math.isfinite(number(x)) for x in known):
+                    self.assertTrue(math.isclose(float(value_of(cell)), math.fsum(known) / len(known), rel_tol=1e-9))
+        if any(quantized["layers"] for quantized in document["quantized"]):
+            said = shown(summary.one("#judged"))
+            self.assertEqual("Weights alone are judged" in said, document["judged_by"] == "weights", said)
+            self.assertEqual("estimated" in said, document["judged_by"] == "estimated_outputs", said)
+            # Every scheme has a range that is usual, and a band in the charts of weights.
+            bands = root.find("#depth svg.depth[data-key=sqnr_db] rect.usual")
+            self.assertEqual(len(bands), count)
+            self.assertEqual(len(root.find("#depth rect.usual")), count)
+            for cell in facts["usual_sqnr_db"]:
+                self.assertLess(float(cell.get("data-least")), float(cell.get("data-most")))
         self.assertEqual(of_all("command").text.strip(), document["command"])
         self.assertIn(document["kvant"], of_all("version").text)
         values("seconds", [document["seconds"]])
@@ -274,10 +321,18 @@ class ReportTest(ToolTest):
         else:
             self.assertRegex(summary.text.lower(), r"\bnone\b|no warnings")
 
+    def assert_linked(self, root, link, module):
+        """To the details of this layer, or to its row."""
+        (place,) = [node for node in root.nodes() if node.get("id") == link.get("href")[1:]]
+        names = [place.get("data-module", ""), *(head.text for head in place.find("th[scope=row]"))]
+        self.assertTrue([text for text in names if is_name(text, module)], names)
+
     def check_depth(self, document, root, modules):
         charts = root.find("section#depth svg.depth")
         count = len(document["quantized"])
-        keys = ["output_sqnr_db"] * any(q["mean_output_sqnr_db"] is not None for q in document["quantized"]) + ["sqnr_db"]
+        keys = [key for key in (outputs_of(document), "sqnr_db") if key]
+        if document["judged_by"] == "weights":
+            keys.reverse()
         self.assertEqual([(chart.get("data-key"), chart.get("data-q")) for chart in charts],
                          [(key, str(q)) for key in keys for q in range(count)])
         kinds_used = {}
@@ -286,9 +341,7 @@ class ReportTest(ToolTest):
             points = chart.find("use[data-i]")
             drawn = [modules[int(point.get("data-i"))] for point in points]
             self.assertEqual(len(set(drawn)), len(drawn))
-            must = {m for m, layer in layers.items() if math.isfinite(number(layer[chart.get("data-key")]))}
-            self.assertLessEqual(must, set(drawn))
-            self.assertLessEqual(set(drawn), set(layers))
+            self.assertEqual(set(drawn), {m for m, layer in layers.items() if layer[chart.get("data-key")] is not None})
             for point, module in zip(points, drawn):
                 kinds_used.setdefault(layers[module]["kind"], set()).add(point.get("href") or point.get("xlink:href"))
         for kind, shapes in kinds_used.items():
@@ -310,8 +363,18 @@ class ReportTest(ToolTest):
             self.assertEqual(fold.has("open"), n == 0)
             drawn = {int(layer.get("data-q")): layer for layer in fold.find("div.layer[data-q]")}
             self.assertEqual(sorted(drawn), [q for q, one in enumerate(detail["quantized"]) if one is not None])
+            self.check_common(drawn.values())
             for q, layer in drawn.items():
                 self.check_layer(detail["quantized"][q], layer, f"{detail['module']} {q}")
+
+    def check_common(self, layers):
+        """Charts of a layer have the same axes in all checkpoints, but for the codes."""
+        for chart in ("histogram", "channels", "inputs", "smoothing"):
+            ticks = {tuple((text.get("y"), text.text) for labels in svg.find("g.ty") for text in labels.find("text"))
+                     for layer in layers for svg in layer.find("svg." + chart)}
+            self.assertLessEqual(len(ticks), 1, chart)
+        scales = {(figure.get("data-least"), figure.get("data-largest")) for layer in layers for figure in layer.find("figure.strip")}
+        self.assertLessEqual(len(scales), 1)
 
     def check_layer(self, detail, layer, about):
         def listed(node, name, wanted):
@@ -344,8 +407,9 @@ class ReportTest(ToolTest):
         self.assertEqual((int(figure.get("data-rows")), int(figure.get("data-columns"))), (strip["rows"], strip["columns"]), about)
         rms = [number(x) for x in strip["rms"]]
         self.assertEqual(len(rms), strip["rows"] * strip["columns"], about)
-        largest = max(rms, default=0.0)
-        self.assertEqual(float(figure.get("data-largest")), largest, about)
+        least, largest = float(figure.get("data-least")), float(figure.get("data-largest"))
+        self.assertGreaterEqual(largest, max(rms, default=0.0), about)
+        self.assertTrue(largest / 1001 <= least <= largest / 9.99, about)
         (picture,) = [node for node in figure.nodes() if node.tag in ("img", "image")]
         kind, data = page.data_of(picture.get("src") or picture.get("href") or picture.get("xlink:href"))
         self.assertEqual(kind, "image/png")
@@ -354,8 +418,11 @@ class ReportTest(ToolTest):
         width, height, pixels = page.read_png(data)
         self.assertEqual((width, height), (strip["columns"], strip["rows"]), about)
         for place, pixel in enumerate(sum(pixels, [])):
-            options = [0.0] if largest == 0 else [255 * rms[place] / largest, 255 * (rms[place] / largest)]
-            self.assertIn(pixel, [math.floor(x + 0.5) for x in options], f"{about}: cell {place}")
+            if rms[place] == 0:
+                self.assertEqual(pixel, 0, f"{about}: cell {place}")
+                continue
+            level = 1 + 254 * min(max(math.log(rms[place] / least) / math.log(largest / least), 0), 1)
+            self.assertLessEqual(abs(pixel - level), 0.501, f"{about}: cell {place}")
 
     def check_errors(self, errors, table, about):
         rows = [row for row in table.find("tr") if row.find("td")]
@@ -615,8 +682,23 @@ class SideBySideTest(ReportTest):
                 if count == 2:
                     self.assertEqual(len(document["details"]), 14)
                     self.assertEqual([x is None for x in detail[0]["quantized"]], [False, True])
-                axes = [chart.get("viewbox") for chart in root.find("section#depth svg.depth")]
-                self.assertEqual(len(set(axes)), 1)
+                charts = root.find("section#depth svg.depth")
+                self.assertEqual(len({chart.get("viewbox") for chart in charts}), 1)
+                self.assertEqual(len({tuple((text.get("y"), text.text) for text in chart.find("g.ty text")) for chart in charts}), 1)
+                self.assert_colours(root, count)
+
+    def assert_colours(self, root, count):
+        """A checkpoint has one colour, wherever its name or its numbers stand."""
+        def colours(css):
+            return [patch.get("class").split()[1] for patch in root.find(css)]
+
+        own = [f"s-{q}" for q in range(count)]
+        self.assertEqual(colours("tr[data-fact=label] i.patch"), own)
+        self.assertEqual(colours("#depth figcaption i.patch"), own)
+        self.assertEqual(colours("#table th[data-key=sqnr_db] i.patch"), own)
+        for layer in root.find("#worst div.layer"):
+            self.assertEqual(layer.get("class").split(), ["layer", own[int(layer.get("data-q"))]])
+            self.assertEqual(layer.one("h3 i.patch").get("class").split()[1], own[int(layer.get("data-q"))])
 
     def test_labels_that_would_be_the_same(self):
         _, source = self.checkpoint(layers=1)
@@ -641,6 +723,146 @@ class SideBySideTest(ReportTest):
         folders = [self.quantize(source, "a"), self.quantize(other, "b")]
         self.assert_refused(run("compare", source, *folders, "--report", self.path("r.html")), "_proj")
         self.assertFalse(os.path.exists(self.path("r.html")))
+
+
+class JudgedTest(ReportTest):
+    """Outputs decide what is the worst where they are known; weights where not."""
+
+    WORST = "model.layers.1.self_attn.o_proj"
+
+    def statistics(self, model, modules):
+        """Activations that cost much in one layer: its output is the worst, whatever its weights lost."""
+        stats = c.make_stats(model, min_max=False)
+        for module in modules:
+            width = model.shape(module)[1]
+            stats[module + ".mean_square"] = c.Tensor.of([1.0] * width, "F32")
+            stats[module + ".int8_error"] = c.Tensor.of([0.1 if module == self.WORST else 1e-5] * width, "F32")
+        c.write_safetensors(self.path("stats"), stats)
+
+    def test_an_estimate_of_outputs(self):
+        model, source = self.checkpoint()
+        modules = [module for module in model.linears if module != "lm_head"]
+        self.statistics(model, modules)
+        out = self.quantize(source, "out")
+        document, root = self.compare(source, out, "--stats", self.path("stats"))
+        self.assertEqual(document["judged_by"], "estimated_outputs")
+        self.assertNotEqual(document["quantized"][0]["layers"][0]["module"], self.WORST)
+        self.assertEqual(document["details"][0]["module"], self.WORST)
+        self.assertIn(self.WORST, shown(root.one("h1")))
+        self.assertIn("its outputs have an estimated", shown(root.one("h1")))
+        self.assertEqual(shown(root.one("tr#r0 th[scope=row]")), self.WORST)
+        layer = next(layer for layer in document["quantized"][0]["layers"] if layer["module"] == self.WORST)
+        self.assertIn(f"{layer['estimated_output_sqnr_db']:.2f} dB", shown(root.one("#d0 summary")))
+        # Beside others.
+        document, root = self.compare(source, out, self.quantize(source, "w4", "--scheme", "w4a16", "--group-size", "16"),
+                                      "--stats", self.path("stats"))
+        self.assertEqual(document["judged_by"], "estimated_outputs")
+        self.assertRegex(shown(root.one("h1")), r"lost least: its outputs have an estimated \S+ dB on average, against")
+
+    def test_some_layers_without_an_estimate(self):
+        model, source = self.checkpoint()
+        out = self.quantize(source, "out")
+        modules = [module for module in model.linears if module != "lm_head"]
+        self.assertEqual(len(modules), 14)
+        known = [module for module in modules if module != self.WORST][:8]
+        self.statistics(model, known)
+        document, root = self.compare(source, out, "--stats", self.path("stats"))
+        self.assertEqual(document["judged_by"], "estimated_outputs")
+        self.assertIn("6 layers of which they are not known come last", shown(root.one("#judged")))
+        # Of half of them only: too few.
+        self.statistics(model, known[:7])
+        document, root = self.compare(source, out, "--stats", self.path("stats"))
+        self.assertEqual(document["judged_by"], "weights")
+        self.assertIn("the outputs of too few layers are known", shown(root.one("#judged")))
+
+    def test_weights_alone(self):
+        _, source = self.checkpoint(layers=1)
+        _, root = self.compare(source, self.quantize(source, "out"))
+        self.assertIn("its weights have", shown(root.one("h1")))
+        self.assertIn("--stats", shown(root.one("#judged")))
+
+    def test_the_demo_measures_them(self):
+        ran = self.assert_done(run("demo", "--output", self.path("demo"), "--json", timeout=120), quotes=True)
+        document = parse(ran.stdout)["comparison"]
+        self.assertEqual(document["judged_by"], "outputs")
+        root = self.check(document, self.path("demo", "report.html"))
+        # The winners' weights are not the best of all, and their layers not the worst.
+        self.assertRegex(shown(root.one("h1")), r"lost least: (its|their) outputs have")
+
+
+class UsualTest(ReportTest):
+    CODES = {"8 bits, symmetric": ("s8", "false"), "4 bits, symmetric": ("s4", "false"), "4 bits, asymmetric": ("s4", "true"),
+             "FP8 (e4m3)": ("e4m3", "false")}
+
+    def test_the_guide_has_the_numbers_of_the_table(self):
+        with open(os.path.join(SOURCES, "src", "measure", "usual_sqnr.cc"), encoding="utf-8") as file:
+            table = {row[:3]: row[3:] for row in re.findall(r"\{ElementKind::(\w+), (\w+), (\d+), ([\d.]+), ([\d.]+)\}", file.read())}
+        with open(os.path.join(SOURCES, "docs", "report.md"), encoding="utf-8") as file:
+            told = re.findall(r"\| ([^|]+) \| (\d+) \| ([\d.]+) dB \| ([\d.]+) dB \|", file.read())
+        self.assertGreater(len(told), 5)
+        for codes, share, laplace, normal in told:
+            self.assertEqual(table[(*self.CODES[codes], share)], (normal, laplace), codes)
+
+    def test_of_each_scheme(self):
+        """Normal weights lie in the band of their scheme, in groups and in rows."""
+        make = c.Maker("F32", 5)
+        make.linear("model.layers.0.mlp.up_proj", 64, 512)
+        values = make.tensors["model.layers.0.mlp.up_proj.weight"].values()
+        random.seed(3)
+        make.tensors["model.layers.0.mlp.up_proj.weight"] = c.Tensor.of([c.round_f32(random.gauss(0, 1)) for _ in values], "F32", [64, 512])
+        source = c.write_folder(self.path("in"), c.Model(make.tensors, c.config_of("llama", "L", "F32"), make.linears))
+        for name, *flags in (("w8a8",), ("w4a16", "--group-size", "32"), ("w4a16", "--group-size", "128", "--asymmetric")):
+            with self.subTest(name, flags=flags):
+                out = self.quantize(source, "-".join([name, *flags]), "--scheme", name, *flags)
+                document, root = self.compare(source, out)
+                (cell,) = root.one("tr[data-fact=usual_sqnr_db]").find("td")
+                least, most = float(cell.get("data-least")), float(cell.get("data-most"))
+                self.assertTrue(least < document["quantized"][0]["mean_sqnr_db"] < most, (least, document["quantized"][0]["mean_sqnr_db"], most))
+                self.assertLess(most - least, 8)
+                # The band of the chart has its ends on the chart's axis.
+                (band,) = root.find("#depth rect.usual")
+                labels = [(float(text.get("y")), float(text.text)) for text in root.one("#depth svg.depth").find("g.ty")[0].find("text")]
+                (y0, db0), (y1, db1) = labels[0], labels[-1]
+                top = float(band.get("y"))
+                for y, db in ((top, most), (top + float(band.get("height")), least)):
+                    self.assertAlmostEqual(db0 + (y - y0) / (y1 - y0) * (db1 - db0), db, delta=0.1)
+
+
+class AxisTest(ReportTest):
+    def test_a_small_difference_stays_small(self):
+        """Axes of decibels are at least 10 dB high."""
+        _, source = self.checkpoint()
+        _, root = self.compare(source, self.quantize(source, "out"))
+        charts = [(svg, svg.find("g.ty")[0]) for svg in root.find("#depth svg.depth")]
+        charts += [(svg, svg.find("g.ty")[1]) for svg in root.find("svg.channels")]
+        self.assertGreater(len(charts), 5)
+        for svg, labels in charts:
+            numbers = [float(text.text) for text in labels.find("text") if re.fullmatch(r"-?[\d.]+", text.text)]
+            self.assertGreaterEqual(max(numbers) - min(numbers), 10, numbers)
+
+
+class WarningLinksTest(ReportTest):
+    def test_named_layers_are_links(self):
+        model, source = self.checkpoint(dtype="F32")
+        dead = [module for module in model.linears if module.endswith(("q_proj", "k_proj", "up_proj"))]
+        self.assertEqual(len(dead), 6)
+        for module in dead:
+            weight = model.tensors[module + ".weight"]
+            model.tensors[module + ".weight"] = c.Tensor.of([0.0] * weight.shape[1] + weight.values()[weight.shape[1]:], "F32", weight.shape)
+        shutil.rmtree(source)
+        c.write_folder(source, model)
+        document, root = self.compare(source, self.quantize(source, "one"), self.quantize(source, "two"))
+        items = root.find("ul#warnings li")
+        self.assertEqual(len(items), 2)
+        for item, quantized in zip(items, document["quantized"]):
+            (sentence,) = quantized["warnings"]
+            self.assertIn("and 3 more", sentence)
+            links = item.find("a[href]")
+            self.assertEqual(len(links), 4)
+            for link in links[:3]:
+                self.assertIn(shown(link), dead)
+                self.assert_linked(root, link, shown(link))
+            self.assertEqual((links[3].get("href"), links[3].get("data-search"), shown(links[3])), ("#layers", "dead", "and 3 more"))
 
 
 class HostileTest(ReportTest):
@@ -737,6 +959,7 @@ class OtherCommandsTest(ReportTest):
                                quotes=True)
         document = parse(ran.stdout)["comparison"]
         root = self.check(document, self.path("own.html"))
+        self.assertIn("docs/report.md", root.one("footer").text)
         self.assertEqual([len(q["layers"]) for q in document["quantized"]], [28] * 4)
         self.assertTrue(all(layer["output_sqnr_db"] is not None for q in document["quantized"] for layer in q["layers"]))
         self.assertTrue(root.find("svg.smoothing"))
@@ -901,33 +1124,6 @@ class RefusalTest(ReportTest):
         os.truncate(name, os.path.getsize(name) - 100)
         self.assert_refused(run("compare", self.source, self.path("broken"), "--report", self.file), "model.safetensors")
         self.assertEqual(os.listdir(self.path("reports")), [])
-
-
-def schemas(rules):
-    """A schema and every one inside it."""
-    yield rules
-    inside = [*rules.get("properties", {}).values(), *rules.get("$defs", {}).values(), *rules.get("anyOf", [])]
-    inside += [rules[key] for key in ("items", "additionalProperties") if isinstance(rules.get(key), dict)]
-    for below in inside:
-        yield from schemas(below)
-
-
-class SchemaTest(unittest.TestCase):
-    def test_every_object_is_described_to_the_end(self):
-        for schema in (SCHEMA, EVAL_SCHEMA):
-            described = [rules for rules in schemas(load_json(schema)) if "properties" in rules]
-            self.assertTrue(described)
-            for one in described:
-                self.assertIs(one.get("additionalProperties"), False, one)
-                self.assertLessEqual(set(one.get("required", [])), set(one["properties"]), one)
-
-    def test_every_keyword_is_checked(self):
-        """A validator takes a keyword that it does not know for a remark: nothing must go unchecked in silence."""
-        known = set(jsonschema.Draft202012Validator.VALIDATORS) | {"$schema", "$defs", "title", "description"}
-        for schema in (SCHEMA, EVAL_SCHEMA):
-            jsonschema.Draft202012Validator.check_schema(load_json(schema))
-            for rules in schemas(load_json(schema)):
-                self.assertLessEqual(set(rules), known)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """``FakeQuantize``: the module for quantization-aware training, which finds its own scale."""
 
 from collections.abc import Mapping
-from typing import Any, Callable, Optional, Self, Tuple
+from typing import Any, Callable, Optional, Self, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +26,11 @@ class FakeQuantize(nn.Module):
 
     Range, scale and zero point are buffers. ``state_dict`` has them and the stage.
 
-    dtype: "int8", "uint8", "int4" or "uint4"; its limits are the defaults of q_min and q_max.
+    dtype: an integer type ("int8", "uint8", "int4", "uint4", "int2", "uint2", "int16", "uint16"), whose limits are the
+    defaults of q_min and q_max, or "float8_e4m3", "float8_e5m2" or "float4_e2m1", which have none and are symmetric.
     mode: "symmetric" or "asymmetric". include_zero: asymmetric ranges are extended to contain 0.
-    scope: "tensor", "channel" (with axis), "token" (each row) or "group" (with group_size, along axis or the last).
+    scope: "tensor", "channel" (with axis), "token" (each row), "group" (with group_size, along axis or the last) or
+    "block" (with block_size, rows and columns of the last two dimensions).
     Only "tensor" and "channel" can be observed, because the rows of one batch are not those of the next.
 
     >>> import torch
@@ -61,32 +63,39 @@ class FakeQuantize(nn.Module):
         scope: str = "tensor",
         axis: Optional[int] = None,
         group_size: Optional[int] = None,
+        block_size: Optional[Sequence[int]] = None,
         q_min: Optional[int] = None,
         q_max: Optional[int] = None,
         include_zero: bool = False,
         numerics: str = "exact",
     ) -> None:
         super().__init__()
-        if dtype not in _kvant.code_ranges:
-            raise ValueError(f"dtype must be one of {', '.join(_kvant.code_ranges)}, not {dtype!r}")
+        dtype = _kvant.code_dtype(dtype)
         if mode not in ("symmetric", "asymmetric"):
             raise ValueError(f"mode must be symmetric or asymmetric, not {mode!r}")
-        if scope not in ("tensor", "channel", "token", "group"):
-            raise ValueError(f"scope must be tensor, channel, token or group, not {scope!r}")
-        if (scope == "channel" and axis is None) or (scope in ("tensor", "token") and axis is not None):
+        if scope not in ("tensor", "channel", "token", "group", "block"):
+            raise ValueError(f"scope must be tensor, channel, token, group or block, not {scope!r}")
+        if (scope == "channel" and axis is None) or (scope in ("tensor", "token", "block") and axis is not None):
             raise ValueError(f"scope='channel' needs axis, and scope={scope!r} has axis={axis}")
         if (scope == "group") != (group_size is not None):
             raise ValueError(f"scope='group' needs group_size, and scope={scope!r} has group_size={group_size}")
-        code_min, code_max = _kvant.code_ranges[dtype]
+        if (scope == "block") != (block_size is not None):
+            raise ValueError(f"scope='block' needs block_size, and scope={scope!r} has block_size={block_size}")
         self.dtype = dtype
         self.mode = mode
         self.scope = scope
         self.axis = axis
         self.group_size = group_size
-        self.q_min = code_min if q_min is None else q_min
-        self.q_max = code_max if q_max is None else q_max
-        if not code_min <= self.q_min < self.q_max <= code_max:
-            raise ValueError(f"q_min {self.q_min} and q_max {self.q_max} are not a range within {dtype}")
+        self.block_size = None if block_size is None else tuple(block_size)
+        self.q_min, self.q_max = q_min, q_max
+        if dtype in _kvant.code_ranges:
+            code_min, code_max = _kvant.code_ranges[dtype]
+            self.q_min = code_min if q_min is None else q_min
+            self.q_max = code_max if q_max is None else q_max
+            if not code_min <= self.q_min < self.q_max <= code_max:
+                raise ValueError(f"q_min {self.q_min} and q_max {self.q_max} are not a range within {dtype}")
+        elif mode != "symmetric" or q_min is not None or q_max is not None:
+            raise ValueError(f"{dtype} is symmetric and has no q_min and q_max; mode={mode!r}, {q_min=}, {q_max=}")
         self.include_zero = include_zero
         self.numerics = numerics
         # The first input tells how many channels there are. Until then the buffers are empty.
@@ -140,18 +149,19 @@ class FakeQuantize(nn.Module):
             self._extend_range(plain(x))
             scale, zero_point = self._parameters_of_range()
         else:
-            _, scale, zero_point = self._dynamic_range(plain(x), self.scope, self.axis, self.group_size)
+            _, scale, zero_point = self._dynamic_range(
+                plain(x), scope=self.scope, axis=self.axis, group_size=self.group_size, block_size=self.block_size
+            )
+        grid = None if self.dtype in _kvant.code_ranges else self.dtype
         return fake_quantize(
-            x, scale, zero_point, self.q_min, self.q_max, axis=self.axis, group_size=self.group_size, scope=self.scope,
-            numerics=self.numerics,
+            x, scale, zero_point if grid is None else 0, self.q_min, self.q_max, grid=grid, axis=self.axis,
+            group_size=self.group_size, block_size=self.block_size, scope=self.scope, numerics=self.numerics,
         )  # fmt: skip
 
-    def _dynamic_range(
-        self, x: Tensor, scope: str, axis: Optional[int], group_size: Optional[int]
-    ) -> Tuple[Tensor, Tensor, Tensor]:
+    def _dynamic_range(self, x: Tensor, **scope: Any) -> Tuple[Tensor, ...]:
         return dynamic_range_quantize(
-            x, mode=self.mode, scope=scope, axis=axis, group_size=group_size, include_zero=self.include_zero,
-            dtype="uint8" if self.q_min >= 0 else "int8", q_min=self.q_min, q_max=self.q_max, numerics=self.numerics,
+            x, mode=self.mode, include_zero=self.include_zero, dtype=self.dtype, q_min=self.q_min, q_max=self.q_max,
+            numerics=self.numerics, **scope,
         )  # fmt: skip
 
     def _extend_range(self, x: Tensor) -> None:
@@ -169,7 +179,7 @@ class FakeQuantize(nn.Module):
     def _parameters_of_range(self) -> Tuple[Tensor, Tensor]:
         # Scale and zero point depend on min and max alone, so it is enough to quantize these two.
         ends = torch.stack([self.range_min, self.range_max], 1)
-        _, scale, zero_point = self._dynamic_range(ends, "token", None, None)
+        _, scale, zero_point = self._dynamic_range(ends, scope="token")
         return scale, zero_point
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
@@ -191,7 +201,9 @@ class FakeQuantize(nn.Module):
             parts.append(f"axis={self.axis}")
         if self.group_size is not None:
             parts.append(f"group_size={self.group_size}")
-        if (self.q_min, self.q_max) != _kvant.code_ranges[self.dtype]:
+        if self.block_size is not None:
+            parts.append(f"block_size={self.block_size}")
+        if (self.q_min, self.q_max) != _kvant.code_ranges.get(self.dtype, (None, None)):
             parts.append(f"q_min={self.q_min}, q_max={self.q_max}")
         if self.include_zero:
             parts.append("include_zero")

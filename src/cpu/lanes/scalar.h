@@ -23,6 +23,11 @@ struct ScalarLanes : semantics::OneNumber<Compute> {
 
   static constexpr bool kHasNarrowCodes = false;
   static constexpr bool kHasRangeBits = false;
+  static constexpr bool kHasHalves = false;
+  struct GridProducts {};
+  template <class In>
+  struct GridCoder {};
+  static constexpr bool kHasGridCodes = false;
   template <class In>
   static constexpr Order kUniformOrder = Order::natural;
 
@@ -88,10 +93,16 @@ struct ScalarLanes : semantics::OneNumber<Compute> {
   static KVANT_INLINE void put_int(I* p, I x) { store_unaligned(p, x); }
   template <class T>
   static KVANT_INLINE void store_codes(T* p, const QuadI& q, bool /*stream*/) {
-    p[0] = static_cast<T>(q.a);
-    p[1] = static_cast<T>(q.b);
-    p[2] = static_cast<T>(q.c);
-    p[3] = static_cast<T>(q.d);
+    store_unaligned(p, static_cast<T>(q.a));
+    store_unaligned(p + 1, static_cast<T>(q.b));
+    store_unaligned(p + 2, static_cast<T>(q.c));
+    store_unaligned(p + 3, static_cast<T>(q.d));
+  }
+
+  // Integers of 0 to 255, for elements that load<kOrder> spread.
+  template <Order>
+  static KVANT_INLINE void store_bytes(std::uint8_t* p, const QuadI& q, bool stream) {
+    store_codes(p, q, stream);
   }
 
   // Codes of less than a byte, a byte of them at a time, and back.

@@ -1,0 +1,27 @@
+// What a file of activation statistics says, in a line for each module.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "format/activation_stats.h"
+#include "kvant/status.h"
+
+namespace kvant::measure {
+
+struct InputSummary {
+  std::string module;
+  std::optional<std::uint64_t> channels;
+  std::optional<std::int64_t> rows;
+  std::optional<double> absmax;       // of all channels
+  std::optional<double> mean_square;  // the mean over all channels
+  bool histogram = false, hessian = false;
+  std::string same_input_as;  // empty: it has what there is of its own
+};
+
+// In the order of the model. Reads and checks all but histograms and Hessians.
+Result<std::vector<InputSummary>> summarize(const format::ActivationStats& stats);
+
+}  // namespace kvant::measure
