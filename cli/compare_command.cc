@@ -90,8 +90,8 @@ std::string left_out(std::size_t layers, int top) {
 std::string totals(const measure::Comparison& comparison, const measure::ModelLoss& loss) {
   std::string text = "\n";
   if (comparison.quantized.size() > 1) text += io::printable(loss.label) + "\n";
-  text += fmt::format("{}: {} quantized, {} not\n", format::describe(loss.quantization),
-                      counted(loss.layers.size(), "layer"), counted(loss.unquantized.size(), "linear"));
+  text += fmt::format("{}: {} quantized, {} not\n", loss.scheme, counted(loss.layers.size(), "layer"),
+                      counted(loss.unquantized.size(), "linear"));
   const std::optional<double> mean = mean_sqnr_db(loss, measure::Judged::weights);
   if (!loss.layers.empty())
     text += fmt::format("SQNR  {}worst {} ({})\n", mean ? fmt::format("mean {:.2f} dB, ", *mean) : std::string(),

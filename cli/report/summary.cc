@@ -197,8 +197,7 @@ std::string summary_section(const ReportContent& content) {
                         : std::string("<td>–"));
   }
   facts.add("label", "Quantized", labels);
-  facts.add("scheme", "Scheme",
-            of_each([](const ModelLoss& m) { return "<td>" + html_text(describe(m.quantization)); }));
+  facts.add("scheme", "Scheme", of_each([](const ModelLoss& m) { return "<td>" + html_text(m.scheme); }));
   facts.add("bytes_quantized", "Size after",
             of_each([&](const ModelLoss& m) { return size_cell(m.bytes, content.comparison.bytes); }));
   const auto add_sqnr = [&](Judged by, std::string_view mean_title, std::string_view worst_title) {

@@ -176,6 +176,23 @@ std::uint64_t bytes_of_codes(const WeightScheme& weights, std::uint64_t count) {
   return 0;
 }
 
+std::uint64_t stored_bits(const WeightScheme& weights) {
+  return weights.storage == Storage::elements ? 8 : static_cast<std::uint64_t>(bits_per_element(weights.code));
+}
+
+void pack_codes(const WeightScheme& weights, const std::int8_t* codes, std::uint64_t count, std::byte* stored) {
+  const auto n = static_cast<std::size_t>(count);
+  if (stored_bits(weights) == 8) {
+    // Words hold their codes in the order of bytes.
+    const std::byte sign = weights.storage == Storage::words ? std::byte{0x80} : std::byte{0};
+    for (std::size_t i = 0; i < n; ++i) stored[i] = static_cast<std::byte>(codes[i]) ^ sign;
+    return;
+  }
+  const int offset = weights.storage == Storage::words ? word_offset(weights.code) : 0;
+  for (std::size_t i = 0; i < n; i += 2)
+    stored[i / 2] = static_cast<std::byte>(((codes[i] + offset) & 0xF) | ((codes[i + 1] + offset) & 0xF) << 4);
+}
+
 void unpack_codes(const WeightScheme& weights, const std::byte* stored, std::uint64_t count, std::int8_t* codes) {
   const auto n = static_cast<std::size_t>(count);
   if (weights.storage == Storage::elements) {

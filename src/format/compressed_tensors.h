@@ -83,6 +83,10 @@ std::vector<LayerOutput> layer_outputs(const Scheme& scheme, std::string_view mo
 
 // Bytes that a row of so many codes takes.
 std::uint64_t bytes_of_codes(const WeightScheme& weights, std::uint64_t count);
+// Bits that a code takes in its tensor.
+std::uint64_t stored_bits(const WeightScheme& weights);
+// The other way than unpack_codes(). Words and bytes are full: `count` is a multiple of column_unit().
+void pack_codes(const WeightScheme& weights, const std::int8_t* codes, std::uint64_t count, std::byte* stored);
 // Stored codes, one to a byte: integers with their sign, others as their bits. The last word, or byte, may hold more
 // than `count` needs.
 void unpack_codes(const WeightScheme& weights, const std::byte* stored, std::uint64_t count, std::int8_t* codes);

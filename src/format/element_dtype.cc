@@ -34,4 +34,20 @@ void store(float value, ElementKind kind, std::byte* to) {
   }
 }
 
+float load(ElementKind kind, const std::byte* from) {
+  if (kind == ElementKind::f16) {
+    Half half;
+    std::memcpy(&half, from, sizeof half);
+    return to_float(half);
+  }
+  if (kind == ElementKind::bf16) {
+    BFloat16 bfloat;
+    std::memcpy(&bfloat, from, sizeof bfloat);
+    return to_float(bfloat);
+  }
+  float value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
 }  // namespace kvant::format

@@ -17,5 +17,7 @@ bool is_scale_dtype(io::DType dtype);
 
 // Writes `value`, rounded to f32, f16 or bf16.
 void store(float value, ElementKind kind, std::byte* to);
+// The number that is stored there, in f32, f16 or bf16.
+float load(ElementKind kind, const std::byte* from);
 
 }  // namespace kvant::format

@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "format/compressed_tensors.h"
 #include "format/element_dtype.h"
+#include "format/turned_codes.h"
 #include "semantics/code_numbers.h"
 #include "semantics/one_number.h"
 #include "semantics/scale_formats.h"
@@ -219,9 +220,9 @@ Status read_codes(const io::Checkpoint& checkpoint, const QuantizedLayer& layer,
 
 Status read_zero_points(const io::Checkpoint& checkpoint, const QuantizedLayer& layer, std::uint64_t row,
                         std::uint64_t count, LayerRows& rows) {
-  std::int8_t* zero_points = fit(rows.zero_points, count * rows.groups);
+  std::int16_t* zero_points = fit(rows.zero_points, count * rows.groups);
   if (!layer.zero_points) {
-    std::fill_n(zero_points, count * rows.groups, std::int8_t{0});
+    std::fill_n(zero_points, count * rows.groups, std::int16_t{0});
     return {};
   }
   const ElementKind code = layer.code();
@@ -262,7 +263,8 @@ Status read_scales_of_rows(const io::Checkpoint& checkpoint, const QuantizedLaye
         !s.ok())
       return s;
     if (layer.scheme.weights.strategy == Strategy::tensor_group)
-      for (std::uint64_t i = 0; i < (whole ? count * groups : groups); ++i) to[i] /= layer.global_scale;
+      for (std::uint64_t i = 0; i < (whole ? count * groups : groups); ++i)
+        to[i] = layer.globals_multiply ? to[i] * layer.global_scale : to[i] / layer.global_scale;
   }
   return {};
 }
@@ -318,6 +320,8 @@ Status read_rows(const io::Checkpoint& checkpoint, const QuantizedLayer& layer, 
   rows.first_group = 0;
   rows.groups = 0;
   if (count == 0 || columns == 0) return {};
+  if (layer.arrangement != Arrangement::by_rows)
+    return read_turned_rows(checkpoint, layer, row, count, column, columns, rows);
   if (Status s = read_codes(checkpoint, layer, row, count, column, columns, rows); !s.ok()) return s;
   rows.first_group = column / layer.group_size;
   rows.groups = (column + columns - 1) / layer.group_size - rows.first_group + 1;
@@ -376,6 +380,15 @@ Status read_scales(const io::Checkpoint& checkpoint, const io::TensorPlace& plac
                                io::name(info.dtype));
     }
   return {};
+}
+
+bool survives_dividing(const QuantizedLayer& layer) {
+  if (!layer.globals_multiply) return true;
+  const float divisor = 1 / layer.global_scale;
+  const float* const numbers = semantics::numbers_of(*layer.scheme.weights.scale_code);
+  constexpr std::size_t kPositive = 127;  // codes of e4m3 below NaN
+  return std::all_of(numbers, numbers + kPositive,
+                     [&](float scale) { return scale * layer.global_scale == scale / divisor; });
 }
 
 double coarsest_step(ElementKind code) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +18,17 @@
 
 namespace kvant::format {
 
+// How the codes, scales and zero points of a layer lie in their tensors.
+enum class Arrangement : std::uint8_t {
+  by_rows,  // as compressed_tensors.h says
+  // Words along the input, [in / 8 or 4, out], the first code in the lowest bits. Scales [groups, out]. Zero points in
+  // words along the output, [groups, out / 8 or 4], each less 1.
+  gptq,
+  gptq_v2,  // the same with zero points as they are
+  // Words along the output, [in, out / 8], in the order of awq_place(); zero points [groups, out / 8] in the same.
+  awq,
+};
+
 struct QuantizedLayer {
   std::string module;
   std::uint64_t rows = 0;     // out_features
@@ -30,7 +42,12 @@ struct QuantizedLayer {
   std::optional<io::TensorPlace> input_scale = {};
   std::optional<io::TensorPlace> input_zero_point = {};
   std::optional<io::TensorPlace> input_global_scale = {};
-  float global_scale = 1;  // that scales are divided by
+  float global_scale = 1;  // that scales are divided by, or multiplied with
+  // Of ModelOpt, whose global scales are factors: `global_scale` multiplies, and input_global_scale is an inverse.
+  bool globals_multiply = false;
+  Arrangement arrangement = Arrangement::by_rows;
+  // Of groups that are no neighbours (GPTQ's act-order): the group of each column. Then group_size is 1 here.
+  std::shared_ptr<const std::vector<std::uint32_t>> group_of_column = nullptr;
 
   // Scales of a row.
   std::uint64_t groups() const { return group_size >= columns ? 1 : base::parts_of(columns, group_size); }
@@ -38,6 +55,8 @@ struct QuantizedLayer {
   ElementKind code() const { return scheme.weights.code; }
   int bits() const { return bits_per_element(code()); }
 };
+// Whether all values stay the same when a global scale that multiplies becomes its inverse, which divides.
+bool survives_dividing(const QuantizedLayer& layer);
 // The largest magnitude of a code in steps of its scale, over the largest distance between two neighbours: how many
 // codes of the coarsest part of the grid there would be. 127 of s8, 14 of e4m3.
 double coarse_levels(ElementKind code);
@@ -54,13 +73,14 @@ std::vector<QuantizedLayer> find_quantized_layers(const io::Checkpoint& checkpoi
 // Rows [row, row + count) of a layer: codes one to a byte (integers with their sign, others as their bits), scales as
 // the f32 that they mean, zero points (0 without).
 struct LayerRows {
-  std::vector<std::int8_t> codes;        // count * columns
-  std::uint64_t first_group = 0;         // that the columns touch
-  std::uint64_t groups = 0;              // how many they touch
-  std::vector<float> scales;             // count * groups
-  std::vector<std::int8_t> zero_points;  // as many
+  std::vector<std::int8_t> codes;         // count * columns
+  std::uint64_t first_group = 0;          // that the columns touch
+  std::uint64_t groups = 0;               // how many they touch
+  std::vector<float> scales;              // count * groups
+  std::vector<std::int16_t> zero_points;  // as many; GPTQ's reach one beyond the codes
 
   std::vector<std::byte> bytes;  // as read; kept for the next call
+  std::vector<float> line;       // likewise
 };
 Status read_rows(const io::Checkpoint& checkpoint, const QuantizedLayer& layer, std::uint64_t row, std::uint64_t count,
                  LayerRows& rows);

@@ -53,6 +53,31 @@ Status read_numbers(const io::Checkpoint& checkpoint, const WeightSource& source
   return {};
 }
 
+// Rows of the tile are columns of the experts' codes, which begin where a byte and a word do.
+Status read_turned_codes(const io::Checkpoint& checkpoint, const WeightSource& source, const io::Tile& tile,
+                         SourceScratch& scratch, std::byte* to) {
+  constexpr std::uint64_t kUnit = codes_per_word(ElementKind::s4);
+  const QuantizedLayer& layer = *source.codes;
+  const std::uint64_t inputs = layer.columns, outputs = layer.rows / source.turned_experts;
+  for (std::uint64_t done = 0; done < tile.rows;) {
+    const std::uint64_t expert = (tile.row + done) / inputs, first = (tile.row + done) % inputs;
+    const std::uint64_t count = std::min(tile.rows - done, inputs - first);
+    const std::uint64_t begin = first / kUnit * kUnit, columns = first + count - begin;
+    scratch.turned.resize(static_cast<std::size_t>(tile.columns * columns) * sizeof(float));
+    auto* const values = reinterpret_cast<float*>(scratch.turned.data());
+    if (Status s = read_values(checkpoint, layer, expert * outputs + tile.column, tile.columns, begin, columns,
+                               scratch.rows, values);
+        !s.ok())
+      return s;
+    for (std::uint64_t r = 0; r < count; ++r)
+      for (std::uint64_t c = 0; c < tile.columns; ++c)
+        std::memcpy(to + ((done + r) * tile.columns + c) * sizeof(float), values + c * columns + first - begin + r,
+                    sizeof(float));
+    done += count;
+  }
+  return {};
+}
+
 }  // namespace
 
 WeightSource WeightSource::of(const io::Checkpoint& checkpoint, const io::TensorPlace& place) {
@@ -70,14 +95,22 @@ WeightSource WeightSource::of(QuantizedLayer layer) {
   return source;
 }
 
+WeightSource WeightSource::of_turned(QuantizedLayer layer, std::uint64_t experts) {
+  WeightSource source{.rows = experts * layer.columns, .columns = layer.rows / experts, .place = layer.codes};
+  source.codes = std::move(layer);
+  source.turned_experts = experts;
+  return source;
+}
+
 std::uint64_t WeightSource::stored_bytes() const {
-  return codes ? rows * bytes_of_codes(codes->scheme.weights, columns) : rows * columns * element_bytes();
+  return codes ? codes->rows * bytes_of_codes(codes->scheme.weights, codes->columns) : rows * columns * element_bytes();
 }
 
 Status read_tile(const io::Checkpoint& checkpoint, const WeightSource& source, const io::Tile& tile,
                  SourceScratch& scratch, std::vector<std::byte>& to) {
   if (!source.codes) return read_numbers(checkpoint, source, tile, scratch, to);
   to.resize(static_cast<std::size_t>(tile.rows * tile.columns) * sizeof(float));
+  if (source.turned_experts != 0) return read_turned_codes(checkpoint, source, tile, scratch, to.data());
   return read_values(checkpoint, *source.codes, tile.row, tile.rows, tile.column, tile.columns, scratch.rows,
                      reinterpret_cast<float*>(to.data()));
 }

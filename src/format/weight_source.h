@@ -25,10 +25,14 @@ struct WeightSource {
   std::uint64_t row_stride = 0;
   std::uint64_t column_stride = 1;
   std::optional<QuantizedLayer> codes = std::nullopt;  // in place of numbers
+  // Of codes: so many experts, whose matrices are stored one after the other and wanted turned. Then `rows` are the
+  // inputs of all experts and `columns` the outputs of one. 0: the matrix is as it is stored.
+  std::uint64_t turned_experts = 0;
 
   // All of a tensor with two dimensions. Its dtype is one that weights come in.
   static WeightSource of(const io::Checkpoint& checkpoint, const io::TensorPlace& place);
   static WeightSource of(QuantizedLayer layer);
+  static WeightSource of_turned(QuantizedLayer layer, std::uint64_t experts);
 
   // In the file.
   std::uint64_t stored_bytes() const;

@@ -572,6 +572,14 @@ Result<SafetensorsLayout> lay_out(std::vector<TensorInfo> tensors, const std::ma
 
 std::string_view name(DType dtype) { return kDTypes[static_cast<std::size_t>(dtype)].name; }
 
+std::string_view torch_name(DType dtype) {
+  switch (dtype) {
+    case DType::f16: return "float16";
+    case DType::bf16: return "bfloat16";
+    default: return "float32";
+  }
+}
+
 int bits(DType dtype) { return kDTypes[static_cast<std::size_t>(dtype)].bits; }
 
 std::optional<DType> dtype_named(std::string_view text) {

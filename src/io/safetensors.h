@@ -57,7 +57,9 @@ enum class DType : std::uint8_t {
   f6_e2m3,
   f6_e3m2,
 };
-std::string_view name(DType dtype);  // "BF16"
+std::string_view name(DType dtype);
+// "float32", "bfloat16": what torch, and so config.json, calls F32, F16 and BF16.
+std::string_view torch_name(DType dtype);  // "BF16"
 std::optional<DType> dtype_named(std::string_view text);
 int bits(DType dtype);
 

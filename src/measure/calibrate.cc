@@ -131,7 +131,7 @@ Result<Calibration> calibrate(const CalibrateOptions& options, base::Progress& p
     return opened.status();
   model::ModelRun& run = runs.front();
   const model::Network& network = run.network();
-  if (run.weights().quantization())
+  if (run.weights().is_quantized())
     return invalid_problem("{}: is quantized; statistics come from the original", io::printable_path(options.model));
   model::RunSettings settings = options.run;
   if (settings.scratch.empty()) settings.scratch = options.output, settings.scratch += io::kScratchSuffix;

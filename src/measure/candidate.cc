@@ -10,8 +10,10 @@
 
 #include "base/refuse.h"
 #include "base/text.h"
+#include "format/dialects.h"
 #include "format/element_dtype.h"
 #include "format/module_name.h"
+#include "format/quantization_config.h"
 #include "model/input_tensors.h"
 #include "quantize/output_folder.h"
 
@@ -76,13 +78,14 @@ Result<Candidate> open_candidate(const io::Checkpoint& original, const OriginalW
                                  std::uint64_t& bytes) {
   auto checkpoint = io::Checkpoint::open(path);
   if (!checkpoint.ok()) return checkpoint.status();
-  auto config = format::read_quantization_config(*checkpoint);
-  if (!config.ok()) return config.status();
-  auto layers = format::find_quantized_layers(*checkpoint, *config);
-  if (!layers.ok()) return layers.status();
+  auto found = format::find_quantized_weights(*checkpoint);
+  if (!found.ok()) return found.status();
+  if (!*found)
+    // Says what is missing, and where.
+    return format::read_quantization_config(*checkpoint).status();
   auto smoothing = smoothing_of(*checkpoint);
   if (!smoothing.ok()) return smoothing.status();
-  Candidate candidate{std::move(checkpoint).value(), std::move(config).value(), std::move(layers).value(),
+  Candidate candidate{std::move(checkpoint).value(), std::move((*found)->description), std::move((*found)->layers),
                       std::move(smoothing).value()};
   for (const format::QuantizedLayer& layer : candidate.layers) {
     const auto weight = original_of(original, weights, layer);

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "format/activation_stats.h"
-#include "format/quantization_config.h"
 #include "format/quantized_layers.h"
 #include "format/smoothing_file.h"
 #include "format/weight_source.h"
@@ -28,7 +27,7 @@ struct Candidate {
     const io::TensorInfo* s;             // null: not smoothed
   };
   io::Checkpoint checkpoint;
-  format::QuantizationConfig config;
+  std::string scheme;  // in words
   std::vector<format::QuantizedLayer> layers;
   std::optional<format::SmoothingFile> smoothing;
   std::map<std::string_view, Layer> by_name = {};

@@ -137,7 +137,7 @@ Result<Comparison> compare(const CompareOptions& options, base::Progress& progre
     ModelLoss& loss = comparison.quantized.emplace_back();
     loss.path = options.quantized[i];
     loss.label = labels[i];
-    loss.quantization = candidates.back().config;
+    loss.scheme = candidates.back().scheme;
   }
 
   // Layer by layer, each in all checkpoints: what is kept of the worst can then be chosen on the way.

@@ -86,7 +86,7 @@ io::Json to_json(const ModelLoss& loss) {
                       {"output_sqnr_db", number_or_null(layer.output_sqnr_db)}});
   return {{"path", io::json_name(loss.path.string())},
           {"label", io::json_name(loss.label)},
-          {"scheme", format::describe(loss.quantization)},
+          {"scheme", loss.scheme},
           {"bytes", loss.bytes},
           {"mean_sqnr_db", number_or_null(mean_sqnr_db(loss, Judged::weights))},
           {"mean_estimated_output_sqnr_db", number_or_null(mean_sqnr_db(loss, Judged::estimated_outputs))},

@@ -55,8 +55,8 @@ struct LayerLoss {
 // One of the quantized checkpoints.
 struct ModelLoss {
   std::filesystem::path path;
-  std::string label;  // the last part of the path; as much more of it as tells it from the others
-  format::QuantizationConfig quantization;
+  std::string label;                     // the last part of the path; as much more of it as tells it from the others
+  std::string scheme;                    // "w8a8", "GPTQ, 4 bits in groups of 128"
   std::vector<LayerLoss> layers;         // worst SQNR first; ties by name
   std::uint64_t bytes = 0;               // of all tensors
   std::vector<std::string> unquantized;  // Linears of the original that were left as they are

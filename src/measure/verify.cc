@@ -14,6 +14,7 @@
 #include "base/for_each_part.h"
 #include "base/refuse.h"
 #include "format/compressed_tensors.h"
+#include "format/dialects.h"
 #include "format/module_name.h"
 #include "format/patterns.h"
 #include "format/quantization_config.h"
@@ -220,6 +221,36 @@ Status check_all_scales(const io::Checkpoint& checkpoint, const std::vector<form
   return {};
 }
 
+// Codes in another dialect than kvant's own: its tensors must agree, and its scales must be numbers.
+Status check_dialect(const io::Checkpoint& checkpoint, const Stream& stream, Verification& verification,
+                     base::Progress& progress) {
+  std::vector<std::string>& problems = verification.problems;
+  const auto found = format::find_quantized_weights(checkpoint);
+  if (!found.ok()) {
+    if (found.status().code() == StatusCode::Internal) return found.status();
+    problems.emplace_back(found.status().message());
+    return {};
+  }
+  const format::QuantizedWeights& weights = **found;
+  verification.checks.push_back(fmt::format("quantization_config: {}", weights.description));
+  std::vector<format::QuantizedLayer> layers = weights.layers;
+  for (const format::QuantizedStack& stack : weights.stacks) layers.push_back(stack.layer);
+  if (layers.empty())
+    problems.push_back(fmt::format("{}: says {}, but no Linear is quantized", io::printable_path(checkpoint.path()),
+                                   weights.description));
+  verification.checks.push_back(fmt::format("shapes and dtypes of {} layers", layers.size()));
+  if (Status s = check_all_scales(checkpoint, layers, stream, verification, progress); !s.ok()) {
+    if (s.code() == StatusCode::Internal) return s;
+    problems.emplace_back(s.message());
+  }
+  check_network_shapes(checkpoint, weights.layers, verification);
+  verification.not_checked.emplace_back(
+      "which Linears a loader expects to be quantized: that is for kvant's own layout");
+  verification.not_checked.emplace_back(
+      "values of the weights against the original: 'kvant compare ORIGINAL QUANTIZED' does that");
+  return {};
+}
+
 // A config.json that is a model's, and not only what kvant adds, names the model.
 void check_model_type(const io::Checkpoint& checkpoint, std::vector<std::string>& problems) {
   const io::Json* const config = checkpoint.config();
@@ -302,7 +333,12 @@ Result<Verification> verify(const fs::path& path, int threads, base::Progress& p
     problems.emplace_back(text.status().message());
   } else if (*text) {
     verification.quantized = true;
-    if (Status s = check_quantized(*checkpoint, **text, stream, verification, progress); !s.ok()) return s;
+    const std::string method = format::method_of(**text);
+    const bool is_other = !method.empty() && method != format::kCompressedTensors;
+    if (Status s = is_other ? check_dialect(*checkpoint, stream, verification, progress)
+                            : check_quantized(*checkpoint, **text, stream, verification, progress);
+        !s.ok())
+      return s;
   } else {
     for (const auto& [name, place] : checkpoint->tensors())
       if (format::module_of_codes(checkpoint->at(place))) {

@@ -84,9 +84,13 @@ Result<InputTensors> input_tensors(const io::Checkpoint& checkpoint) {
   const std::optional<ExpertStacks> stacks = expert_stacks(facts_of(checkpoint).model_type);
   // Layers by the tensor that has their codes, in whose place they stand.
   std::map<std::pair<std::size_t, std::size_t>, const format::QuantizedLayer*> layers;
+  std::map<std::pair<std::size_t, std::size_t>, const format::QuantizedStack*> quantized_stacks;
   if (*quantized) {
     inputs.quantized_as = (*quantized)->description;
+    inputs.is_compressed_tensors = (*quantized)->is_compressed_tensors;
     inputs.fp8_kv_cache = (*quantized)->fp8_kv_cache;
+    for (const format::QuantizedStack& stack : (*quantized)->stacks)
+      quantized_stacks[{stack.layer.codes.shard, stack.layer.codes.tensor}] = &stack;
     for (const format::QuantizedLayer& layer : (*quantized)->layers)
       layers[{layer.codes.shard, layer.codes.tensor}] = &layer;
   }
@@ -100,6 +104,17 @@ Result<InputTensors> input_tensors(const io::Checkpoint& checkpoint) {
                           .shard = shard,
                           .stored_bytes = tensors[i].bytes()};
         input.source = format::WeightSource::of(*layer->second);
+        inputs.tensors.push_back(std::move(input));
+        continue;
+      }
+      if (const auto stack = quantized_stacks.find({shard, i}); stack != quantized_stacks.end()) {
+        const format::QuantizedLayer& layer = stack->second->layer;
+        const std::uint64_t experts = stack->second->experts;
+        InputTensor input{
+            .info = {.name = layer.module, .dtype = dtype, .shape = {experts, layer.columns, layer.rows / experts}},
+            .shard = shard,
+            .stored_bytes = tensors[i].bytes()};
+        input.source = format::WeightSource::of_turned(layer, experts);
         inputs.tensors.push_back(std::move(input));
         continue;
       }

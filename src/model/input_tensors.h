@@ -4,7 +4,8 @@
 //   experts.gate_up_proj [E, 2I, H]  becomes  experts.0.gate_proj.weight [I, H], experts.0.up_proj.weight, …
 //   experts.down_proj    [E, H, I]   becomes  experts.0.down_proj.weight [H, I], …
 //
-// Some families store the matrices turned, [E, H, 2I] and [E, I, H] (families.h).
+// Some families store the matrices turned, [E, H, 2I] and [E, I, H] (families.h). Codes of a whole stack, as gpt-oss
+// has them, become the stack of its family: X_blocks [E, out, in / 32, 16] and X_scales become X [E, in, out].
 #pragma once
 
 #include <cstddef>
@@ -30,6 +31,7 @@ struct InputTensor {
 struct InputTensors {
   std::vector<InputTensor> tensors;  // shard by shard, in the order of the data
   std::string quantized_as;          // of what is quantized already; empty: nothing is
+  bool is_compressed_tensors = false;
   bool fp8_kv_cache = false;
 };
 

@@ -45,7 +45,7 @@ Result<LinearLayer::Form> LinearLayer::form_of(const Weights& weights, const Lin
   const auto& activations = scheme.activations;
   const bool of_bytes = activations && activations->code == ElementKind::s8 && activations->group_size == 0;
   if (of_bytes && layer->code() == ElementKind::s8 && layer->groups() == 1 && layer->scale_rows == 1 &&
-      !layer->zero_points)
+      !layer->zero_points && layer->arrangement == format::Arrangement::by_rows)
     return Form::codes;
   return Form::decoded;
 }
@@ -57,6 +57,7 @@ Result<ActivationCodes> LinearLayer::activations_of(const Weights& weights, cons
   for (const auto& place : {layer.input_scale, layer.input_global_scale})
     if (place)
       if (Status s = format::read_scales(weights.checkpoint(), *place, 0, {&scale, 1}, bytes); !s.ok()) return s;
+  if (layer.input_global_scale && layer.globals_multiply) scale = 1 / scale;
   if (layer.input_zero_point) {
     std::byte code{};
     if (Status s = weights.checkpoint().read(*layer.input_zero_point, 0, {&code, 1}); !s.ok()) return s;

@@ -7,6 +7,7 @@
 #include "base/refuse.h"
 #include "base/text.h"
 #include "format/compressed_tensors.h"
+#include "format/dialects.h"
 #include "format/element_dtype.h"
 #include "format/module_name.h"
 #include "format/scheme.h"
@@ -65,15 +66,16 @@ Result<Weights> Weights::open(const std::filesystem::path& path) {
 }
 
 Status Weights::find_quantized_layers() {
-  const auto text = format::find_quantization_config(checkpoint());
-  if (!text.ok()) return text.status();
-  if (!*text) return {};
-  auto config = format::read_quantization_config(checkpoint());
-  if (!config.ok()) return config.status();
-  auto layers = format::find_quantized_layers(checkpoint(), *config);
-  if (!layers.ok()) return layers.status();
-  quantization_ = std::move(config).value();
-  for (format::QuantizedLayer& layer : *layers) {
+  auto found = format::find_quantized_weights(checkpoint());
+  if (!found.ok()) return found.status();
+  if (!*found) return {};
+  if (!(*found)->stacks.empty())
+    return base::unsupported(
+        "{}: holds its experts as {}, which kvant does not run; convert it first: kvant convert "
+        "--to bf16",
+        io::printable_path(path_), (*found)->description);
+  quantized_as_ = std::move((*found)->description);
+  for (format::QuantizedLayer& layer : (*found)->layers) {
     modules_.insert(layer.module);
     std::string module = layer.module;
     layers_.emplace(std::move(module), std::move(layer));
@@ -84,7 +86,7 @@ Status Weights::find_quantized_layers() {
 const io::Json& Weights::config() const { return gguf() ? gguf()->config() : *checkpoint().config(); }
 
 std::string Weights::scheme() const {
-  if (quantization_) return format::describe(*quantization_);
+  if (is_quantized()) return quantized_as_;
   if (!gguf()) return {};
   std::map<io::GgufType, std::uint64_t> elements;
   for (const GgufModel::Tensor& tensor : gguf()->tensors()) elements[tensor.type] += tensor.rows() * tensor.columns();

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,7 +13,6 @@
 #include <variant>
 #include <vector>
 
-#include "format/quantization_config.h"
 #include "format/quantized_layers.h"
 #include "io/checkpoint.h"
 #include "io/json_fwd.h"
@@ -44,7 +42,7 @@ class Weights {
   const std::filesystem::path& path() const { return path_; }
   const io::Json& config() const;
   const Modules& modules() const { return modules_; }  // that have a weight, quantized or not
-  const std::optional<format::QuantizationConfig>& quantization() const { return quantization_; }
+  bool is_quantized() const { return !quantized_as_.empty(); }
   // "w8a8", "GGUF Q4_1" (its most frequent type); empty: not quantized.
   std::string scheme() const;
   std::uint64_t stored_bytes() const;                         // of all tensors
@@ -52,7 +50,7 @@ class Weights {
   // Tells these files from others and from these after a change.
   Result<io::Json> fingerprints() const;
 
-  // Null: the module is not quantized in the way of compressed-tensors.
+  // Null: the module is not quantized.
   const format::QuantizedLayer* quantized(std::string_view module) const;
   // Where the tensors of quantized() are. Not of a GGUF, which has none.
   const io::Checkpoint& checkpoint() const { return std::get<io::Checkpoint>(source_); }
@@ -80,7 +78,7 @@ class Weights {
   std::filesystem::path path_;
   std::variant<io::Checkpoint, GgufModel> source_;
   std::map<std::string, std::size_t, std::less<>> gguf_tensors_;  // by name
-  std::optional<format::QuantizationConfig> quantization_;
+  std::string quantized_as_;
   std::map<std::string, format::QuantizedLayer, std::less<>> layers_;
   Modules modules_;
 };

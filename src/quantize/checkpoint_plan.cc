@@ -13,6 +13,7 @@ std::string_view name(Action action) {
     case Action::fold_norm: return "fold";
     case Action::smooth: return "smooth";
     case Action::decode: return "decode";
+    case Action::recode: return "recode";
   }
   return "unknown";
 }
@@ -20,7 +21,7 @@ std::string_view name(Action action) {
 format::QuantizationConfig quantization_config(const CheckpointPlan& plan) {
   std::vector<std::vector<std::string>> modules(plan.schemes.size());
   for (const TensorPlan& tensor : plan.tensors)
-    if (tensor.action == Action::quantize) modules[tensor.scheme].emplace_back(format::module_of(tensor.name));
+    if (has_codes(tensor.action)) modules[tensor.scheme].emplace_back(format::module_of(tensor.name));
   format::QuantizationConfig config{.groups = {}, .ignore = plan.ignore, .fp8_kv_cache = plan.fp8_kv_cache};
   // The first is for all Linears that no other group names.
   for (std::size_t i = 0; i < modules.size(); ++i)

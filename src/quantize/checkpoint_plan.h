@@ -28,9 +28,17 @@ struct SchemeOverride {
   std::optional<format::Scheme> scheme;  // nothing: they are not quantized
 };
 
+// What `kvant convert` makes of a checkpoint that is quantized already.
+struct Conversion {
+  // Values in F32, F16 or BF16; nothing: the same codes, in the layout of compressed-tensors.
+  std::optional<io::DType> values = std::nullopt;
+};
+
 struct QuantizeOptions {
   std::filesystem::path input;
   std::filesystem::path output;
+  // Instead of quantizing. Then scheme, overrides, statistics, smoothing and patterns have no say.
+  std::optional<Conversion> conversion = std::nullopt;
   format::Scheme scheme = {};
   bool fits_group_size = false;                // --group-size auto: the largest of 128, 64, 32 that fits all layers
   std::vector<SchemeOverride> overrides;       // the first that matches counts
@@ -52,8 +60,10 @@ enum class Action : std::uint8_t {
   fold_norm,  // divided by s
   smooth,     // multiplied by s but not quantized: a router, or an ignored Linear after a folded norm
   decode,     // a Linear that was quantized and is not any more, or a part of a stack of experts: its values
+  recode,     // a Linear whose codes stay what they are, in another layout
 };
 std::string_view name(Action action);
+constexpr bool has_codes(Action action) { return action == Action::quantize || action == Action::recode; }
 
 struct TensorPlan {
   std::string name;
@@ -83,7 +93,9 @@ struct CheckpointPlan {
   std::vector<format::Scheme> schemes;  // the first is that of all that no override names
   std::size_t scale_groups = 0;         // weights that share one scale, because loaders join them
   std::string quantized_as;             // what the input is quantized to already; empty: nothing
-  bool fp8_kv_cache = false;            // scales of keys and values that the input has
+  bool is_conversion = false;
+  std::string model_type;     // as config.json has it
+  bool fp8_kv_cache = false;  // scales of keys and values that the input has
   std::vector<SmoothedGroup> smoothed;
   double alpha = 0;                   // of the smoothing; 0 without
   std::vector<std::string> warnings;  // sentences: a norm that is left alone and why, files that are not copied …
@@ -93,9 +105,9 @@ struct CheckpointPlan {
   std::uint64_t expected_memory = 0;      // peak, in bytes; at most max_memory
   std::vector<std::string> files_copied;  // beside the shards, by name
 
-  // Null unless the tensor is quantized.
+  // Null unless the tensor's codes are written.
   const format::Scheme* scheme_of(const TensorPlan& tensor) const {
-    return tensor.action == Action::quantize ? &schemes[tensor.scheme] : nullptr;
+    return has_codes(tensor.action) ? &schemes[tensor.scheme] : nullptr;
   }
 };
 

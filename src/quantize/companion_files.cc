@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/refuse.h"
+#include "format/dialects.h"
 #include "io/atomic_file.h"
 #include "quantize/output_folder.h"
 
@@ -61,7 +62,8 @@ Result<CompanionFiles> find_companion_files(const io::Checkpoint& checkpoint) {
     if (name == kOwnFolder)
       return base::invalid_problem("{}: has the name of the folder that kvant creates in its output; rename it",
                                    io::printable_path(path));
-    if (ends_in(name, kOtherFormats) || ends_in(name, kOtherWeights) || name.ends_with(io::kPartialSuffix))
+    if (ends_in(name, kOtherFormats) || ends_in(name, kOtherWeights) || name.ends_with(io::kPartialSuffix) ||
+        format::is_quantization_file(name))  // loaders would believe it
       found.left_out.push_back(std::move(name));
     else
       found.copied.push_back({path, std::move(name)});

@@ -34,14 +34,6 @@ using model::GgufModel;
 constexpr std::uint64_t kTileElements = std::uint64_t{1} << 20;
 constexpr std::string_view kTokenizerName = "tokenizer.json", kTokenizerConfigName = "tokenizer_config.json";
 
-std::string_view torch_name(io::DType dtype) {
-  switch (dtype) {
-    case io::DType::f16: return "float16";
-    case io::DType::bf16: return "bfloat16";
-    default: return "float32";
-  }
-}
-
 struct Shard {
   std::string name;
   std::size_t first_tensor = 0;
@@ -261,7 +253,7 @@ class Converter {
     if (shards_.size() > 1)
       if (Status s = write_json(io::kIndexName, index(), checksums); !s.ok()) return s;
     io::Json config = model_.config();
-    config["torch_dtype"] = torch_name(options_.dtype);
+    config["torch_dtype"] = io::torch_name(options_.dtype);
     const std::string text = config.dump(2) + "\n";
     if (Status s = write_checksums(options_.output, std::move(checksums), text, overwrite()); !s.ok()) return s;
     outcome_.bytes_written += text.size();

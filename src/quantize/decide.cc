@@ -64,6 +64,7 @@ class Decider {
       : checkpoint_(checkpoint), options_(options), stats_(stats), facts_(model::facts_of(checkpoint)) {}
 
   Result<CheckpointPlan> decide() {
+    if (options_.conversion) return decide_conversion();
     for (const auto step :
          {&Decider::check_options, &Decider::judge_all, &Decider::choose_schemes, &Decider::check_patterns,
           &Decider::check_fused, &Decider::plan_smoothing, &Decider::check_static})
@@ -78,13 +79,84 @@ class Decider {
   }
 
  private:
-  Status check_options() {
+  // What stands for codes gets their values, or keeps them in another layout; all else is copied.
+  Result<CheckpointPlan> decide_conversion() {
+    if (Status s = find_inputs(); !s.ok()) return s;
+    const std::string where = io::printable_path(checkpoint_.path());
+    plan_.is_conversion = true;
+    if (inputs_.quantized_as.empty())
+      return invalid_problem("{}: is not quantized, there is nothing to convert; 'kvant quantize' makes codes", where);
+    const bool keeps_codes = !options_.conversion->values;
+    if (keeps_codes && inputs_.is_compressed_tensors)
+      return invalid_problem("{}: is compressed-tensors already ({}); --to bf16, f16 or f32 gives its values", where,
+                             inputs_.quantized_as);
+    for (model::InputTensor& tensor : inputs_.tensors) {
+      TensorPlan plan{.name = tensor.info.name,
+                      .shard = tensor.shard,
+                      .role = model::judge(tensor.info, facts_.model_type).role,
+                      .dtype = tensor.info.dtype,
+                      .shape = tensor.info.shape,
+                      .bytes_before = tensor.stored_bytes};
+      const bool is_decoded = tensor.is_decoded();
+      const bool is_made = is_decoded || (tensor.source && checkpoint_.find(plan.name) == nullptr);
+      plan.reason = is_decoded ? inputs_.quantized_as : is_made ? "a part of a stack of experts" : "not quantized";
+      plan.source = std::move(tensor.source);
+      if (is_made) plan.action = Action::decode;
+      if (is_decoded && options_.conversion->values) plan.dtype = *options_.conversion->values;
+      if (is_decoded && keeps_codes)
+        if (Status s = plan_recoding(plan); !s.ok()) return s;
+      plan_.tensors.push_back(std::move(plan));
+    }
+    fill_ignore();
+    fill_sizes();
+    if (inexact_ > 0)
+      plan_.warnings.push_back(
+          fmt::format("{} of {} layers have a global scale whose inverse is no f32: their codes stay, some of their "
+                      "values change in the last bit",
+                      inexact_, std::count_if(plan_.tensors.begin(), plan_.tensors.end(), [](const TensorPlan& tensor) {
+                        return tensor.action == Action::recode;
+                      })));
+    return std::move(plan_);
+  }
+
+  Status plan_recoding(TensorPlan& plan) {
+    const format::WeightSource& source = *plan.source;
+    const format::QuantizedLayer& layer = *source.codes;
+    const std::string where = io::printable_path(checkpoint_.path());
+    if (source.turned_experts != 0)
+      return unsupported(
+          "{}: '{}' is a stack of experts, which has no place in compressed-tensors; --to bf16 decodes it", where,
+          io::printable(plan.name));
+    if (layer.group_of_column != nullptr)
+      return unsupported(
+          "{}: the groups of '{}' are no neighbours (GPTQ's desc_act), which kvant does not write as "
+          "compressed-tensors; --to bf16 decodes them, 'kvant quantize' makes new codes",
+          where, io::printable(layer.module));
+    const std::int64_t unit = format::column_unit(layer.scheme.weights);
+    if (layer.columns % static_cast<std::uint64_t>(unit) != 0)
+      return unsupported("{}: '{}' has {} input channels, which are not a multiple of {}; --to bf16 decodes it", where,
+                         io::printable(layer.module), layer.columns, unit);
+    plan.action = Action::recode;
+    if (!format::survives_dividing(layer)) ++inexact_;
+    const auto known = std::find(plan_.schemes.begin(), plan_.schemes.end(), layer.scheme);
+    plan.scheme = static_cast<std::size_t>(known - plan_.schemes.begin());
+    if (known == plan_.schemes.end()) plan_.schemes.push_back(layer.scheme);
+    return {};
+  }
+
+  Status find_inputs() {
     auto inputs = model::input_tensors(checkpoint_);
     if (!inputs.ok()) return inputs.status();
     inputs_ = std::move(inputs).value();
     if (Status s = refuse_unexplained(checkpoint_, inputs_); !s.ok()) return s;
+    plan_.model_type = facts_.model_type;
     plan_.quantized_as = inputs_.quantized_as;
     plan_.fp8_kv_cache = inputs_.fp8_kv_cache;
+    return {};
+  }
+
+  Status check_options() {
+    if (Status s = find_inputs(); !s.ok()) return s;
     if (options_.smooth && stats_ == nullptr)
       return invalid_problem("--smooth needs activation statistics; give them with --stats FILE");
     plan_.schemes.push_back(options_.scheme);
@@ -478,7 +550,7 @@ class Decider {
     bool has_head = false;
     for (const TensorPlan& tensor : plan_.tensors) {
       has_head |= tensor.role == model::Role::lm_head;
-      if (model::is_linear_module(tensor.role) && tensor.action != Action::quantize)
+      if (model::is_linear_module(tensor.role) && !has_codes(tensor.action))
         plan_.ignore.emplace_back(format::module_of(tensor.name));
     }
     // A head that shares the embedding's weight is a Linear all the same.
@@ -489,7 +561,7 @@ class Decider {
   void fill_sizes() {
     for (TensorPlan& tensor : plan_.tensors) {
       tensor.bytes_after = io::tensor_bytes(tensor.dtype, tensor.shape).value_or(tensor.bytes_before);
-      if (tensor.action == Action::quantize) {
+      if (has_codes(tensor.action)) {
         tensor.bytes_after = 0;
         for (const format::LayerOutput& output :
              format::layer_outputs(plan_.schemes[tensor.scheme], format::module_of(tensor.name), tensor.dtype,
@@ -513,6 +585,7 @@ class Decider {
   model::InputTensors inputs_;
   std::set<std::string, std::less<>> made_;  // weights that are no tensors of the input
   std::vector<const TensorPlan*> left_out_;  // of plan_, by the scheme
+  std::size_t inexact_ = 0;                  // layers whose values do not survive their new layout
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "base/refuse.h"
+#include "format/dialects.h"
 #include "io/fingerprint.h"
 #include "io/json.h"
 #include "kvant/version.h"
@@ -21,6 +22,8 @@ io::Json options_of(const QuantizeOptions& options) {
                    {"smooth_groups", options.smooth_groups ? io::json_name(*options.smooth_groups) : io::Json()},
                    {"ignore", io::Json::array()},
                    {"include", io::Json::array()}};
+  if (options.conversion)
+    json["to"] = options.conversion->values ? io::name(*options.conversion->values) : format::kCompressedTensors;
   for (const SchemeOverride& override : options.overrides)
     json["overrides"].push_back({{"pattern", io::json_name(override.pattern)},
                                  {"scheme", override.scheme ? format::describe(*override.scheme) : "none"}});

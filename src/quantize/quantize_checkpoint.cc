@@ -24,6 +24,7 @@
 #include "quantize/manifest.h"
 #include "quantize/memory_budget.h"
 #include "quantize/output_folder.h"
+#include "quantize/recode.h"
 #include "quantize/shard_layout.h"
 #include "quantize/smoothing_vectors.h"
 #include "quantize/static_activations.h"
@@ -242,6 +243,10 @@ Status CheckpointQuantizer::Impl::write_small_tensors(const ShardLayout& layout,
     const TensorPlan& tensor = *entry.plan;
     const format::Scheme* const scheme = plan.scheme_of(tensor);
     if (scheme == nullptr) continue;
+    if (tensor.action == Action::recode) {
+      if (Status done = recode_parts(checkpoint, entry, *scheme, file); !done.ok()) return done;
+      continue;
+    }
     const std::string_view module = format::module_of(tensor.name);
     const std::span<const float> s = smoothing_of(tensor, vectors);
     const ElementKind number = *format::element_of(format::scale_dtype(*scheme, tensor.dtype));
@@ -356,7 +361,7 @@ Status CheckpointQuantizer::Impl::run_to_file(base::Progress& progress) {
   const auto layout = lay_out(0);
   if (!layout.ok()) return layout.status();
   if (Status s = find_ranges(progress); !s.ok()) return s;
-  progress.begin("quantizing", plan.bytes_before);
+  progress.begin(plan.is_conversion ? "converting" : "quantizing", plan.bytes_before);
   return write_shard(*layout, 0, options.force, progress);
 }
 
@@ -412,7 +417,7 @@ Status CheckpointQuantizer::Impl::run_to_folder(base::Progress& progress) {
   }
   if (bytes > 0)
     if (Status s = find_ranges(progress); !s.ok()) return s;
-  progress.begin("quantizing", bytes);
+  progress.begin(plan.is_conversion ? "converting" : "quantizing", bytes);
   Checksums checksums;
   for (std::size_t i = 0; i < layouts.size(); ++i) {
     if (!whole[i]) {
@@ -471,7 +476,13 @@ Status CheckpointQuantizer::Impl::seal(Checksums checksums, std::span<const std:
   for (const std::string& name : others)
     if (Status s = add_checksum(options.output, name, stream, checksums); !s.ok()) return s;
   io::Json config = checkpoint.config() ? *checkpoint.config() : io::Json::object();
-  config["quantization_config"] = format::quantization_json(quantization_config(plan));
+  if (!plan.schemes.empty())
+    config["quantization_config"] = format::quantization_json(quantization_config(plan));
+  else
+    config.erase("quantization_config");
+  if (options.conversion && options.conversion->values)
+    for (const std::string_view key : {"dtype", "torch_dtype"})
+      if (const auto said = config.find(key); said != config.end()) *said = io::torch_name(*options.conversion->values);
   const std::string text = config.dump(2) + "\n";
   const bool overwrite = options.resume || options.force;
   if (Status s = write_checksums(options.output, std::move(checksums), text, overwrite); !s.ok()) return s;
@@ -483,7 +494,10 @@ Result<QuantizeOutcome> CheckpointQuantizer::Impl::run(base::Progress& progress)
   outcome = {};
   if (options.output.empty()) return invalid_problem("the output has no name");
   if (Status s = to_one_file() ? run_to_file(progress) : run_to_folder(progress); !s.ok()) return s;
-  for (const TileWorker& worker : workers) outcome.non_finite += worker.non_finite;
+  for (const TileWorker& worker : workers) {
+    outcome.non_finite += worker.non_finite;
+    outcome.rounded += worker.rounded;
+  }
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return outcome;
 }

@@ -29,6 +29,7 @@ struct QuantizeOutcome {
   std::uint64_t bytes_written = 0;
   double seconds = 0;
   std::uint64_t non_finite = 0;  // weights that were NaN or infinite
+  std::uint64_t rounded = 0;     // values of codes that were rounded to the dtype of the output
 };
 
 class CheckpointQuantizer {

@@ -43,7 +43,9 @@ Result<ShardLayout> lay_out_shard(const io::Checkpoint& checkpoint, std::size_t 
   for (const Output& output : outputs) infos.push_back(output.info);
   std::map<std::string, std::string> metadata = checkpoint.shards()[shard].metadata();
   metadata["format"] = "pt";  // readers in the Hugging Face world take no other
-  if (with_config) metadata["quantization_config"] = format::quantization_json(quantization_config(plan)).dump();
+  if (with_config && plan.schemes.empty()) metadata.erase("quantization_config");
+  if (with_config && !plan.schemes.empty())
+    metadata["quantization_config"] = format::quantization_json(quantization_config(plan)).dump();
   auto layout = io::lay_out_safetensors(std::move(infos), metadata);
   if (!layout.ok())
     return invalid_problem("{}: {}", io::printable_path(checkpoint.shards()[shard].file().path()),

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/divide_up.h"
+#include "base/refuse.h"
 #include "format/compressed_tensors.h"
 #include "format/element_dtype.h"
 #include "format/stored_scale.h"
@@ -12,9 +13,7 @@
 namespace kvant::quantize {
 namespace {
 
-bool is_matrix(Action action) {
-  return action == Action::quantize || action == Action::smooth || action == Action::decode;
-}
+bool is_matrix(Action action) { return has_codes(action) || action == Action::smooth || action == Action::decode; }
 
 }  // namespace
 
@@ -36,7 +35,7 @@ TensorStream::TensorStream(const io::Checkpoint& checkpoint, const TensorPlan& p
     form_.weight = source_->kind;
     width_ = static_cast<std::uint64_t>(row_bytes(form_.weight, 1));
     io::TilingRequest request{
-        .rows = plan.shape[0], .columns = plan.shape[1], .tile_bytes = tile_bytes, .element_bytes = width_};
+        .rows = source_->rows, .columns = source_->columns, .tile_bytes = tile_bytes, .element_bytes = width_};
     if (scheme != nullptr) {
       form_ = format::weight_form(*scheme, plan.dtype);
       form_.weight = source_->kind;
@@ -100,6 +99,7 @@ Status TensorStream::run(std::uint64_t tile, TileWorker& worker, io::AtomicFile&
     case Action::fold_norm: return fold(worker, file);
     case Action::smooth:
     case Action::decode: return write_band(tile, worker, file);
+    case Action::recode: return recode_band(tile, worker, file);
     case Action::quantize: {
       // The scale of a whole tensor is known by now.
       const bool finds_ranges = form_.scheme.strategy != format::Strategy::tensor;
@@ -140,13 +140,55 @@ Status TensorStream::write_band(std::uint64_t band, TileWorker& worker, io::Atom
       // The values of codes, in f32, rounded to the type of the model.
       const auto* const values = reinterpret_cast<const float*>(worker.weights.data());
       worker.codes.resize(tile.rows * tile.columns * bits / 8);
-      for (std::size_t i = 0; i < tile.rows * tile.columns; ++i)
-        format::store(values[i], kind, worker.codes.data() + i * bits / 8);
+      for (std::size_t i = 0; i < tile.rows * tile.columns; ++i) {
+        std::byte* const to = worker.codes.data() + i * bits / 8;
+        format::store(values[i], kind, to);
+        worker.rounded += format::load(kind, to) != values[i] ? 1 : 0;
+      }
       bytes = worker.codes;
     }
     if (Status s = write_matrix(tile, places_.codes, tiling_.columns(), tile.column, tile.columns, bits, bytes, file);
         !s.ok())
       return s;
+  }
+  return {};
+}
+
+// Codes as they are, packed anew. Scales of rows that lie as they did are copied by recode_parts().
+Status TensorStream::recode_band(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const {
+  const format::QuantizedLayer& layer = *source_->codes;
+  format::LayerRows& rows = worker.scratch.rows;
+  for (std::uint64_t piece = 0; piece < tiling_.pieces(); ++piece) {
+    const io::Tile tile = tiling_.at(band, piece);
+    if (Status s =
+            format::read_rows(checkpoint_, layer, tile.row, tile.rows, tile.column, tile.columns, worker.scratch.rows);
+        !s.ok())
+      return s;
+    const std::uint64_t bits = format::stored_bits(form_.scheme);
+    worker.codes.resize(tile.rows * tile.columns * bits / 8);
+    for (std::uint64_t r = 0; r < tile.rows; ++r)
+      format::pack_codes(form_.scheme, rows.codes.data() + r * tile.columns, tile.columns,
+                         worker.codes.data() + r * tile.columns * bits / 8);
+    if (Status s =
+            write_matrix(tile, places_.codes, tiling_.columns(), tile.column, tile.columns, bits, worker.codes, file);
+        !s.ok())
+      return s;
+    if (layer.arrangement == format::Arrangement::by_rows) continue;
+    const auto count = static_cast<std::size_t>(tile.rows * rows.groups);
+    const auto width = static_cast<std::size_t>(row_bytes(form_.scale, 1));
+    const CodeRange range = form_.scheme.asymmetric ? code_range(layer.code()) : CodeRange{0, 0};
+    worker.weights.resize(count * width);
+    worker.zero_points.assign(rows.zero_points.begin(), rows.zero_points.begin() + static_cast<std::ptrdiff_t>(count));
+    for (std::size_t i = 0; i < count; ++i) {
+      if (const std::int32_t zero_point = worker.zero_points[i]; zero_point < range.min || zero_point > range.max)
+        return base::unsupported(
+            "'{}': the zero point of row {}, group {} is {}, and compressed-tensors holds {} to {} there; --to bf16 "
+            "decodes it",
+            io::printable(layer.module), tile.row + i / rows.groups, rows.first_group + i % rows.groups, zero_point,
+            range.min, range.max);
+      format::store(rows.scales[i], form_.scale, worker.weights.data() + width * i);
+    }
+    if (Status s = write_scales(tile, worker.weights, worker.zero_points, worker, file); !s.ok()) return s;
   }
   return {};
 }
@@ -199,25 +241,24 @@ Status TensorStream::quantize_spans(std::uint64_t band, TileWorker& worker, io::
 
 Status TensorStream::write_codes(const io::Tile& tile, const TileSegments& segments, TileWorker& worker,
                                  io::AtomicFile& file) const {
-  const std::uint64_t bits = form_.scheme.storage == format::Storage::elements
-                                 ? 8
-                                 : static_cast<std::uint64_t>(bits_per_element(form_.scheme.code));
+  const std::uint64_t bits = format::stored_bits(form_.scheme);
   worker.codes.resize(tile.rows * tile.columns * bits / 8);
   if (Status s = worker.tile.codes(worker.weights, form_, segments, worker.codes); !s.ok()) return s;
   return write_matrix(tile, places_.codes, tiling_.columns(), tile.column, tile.columns, bits, worker.codes, file);
 }
 
-Status TensorStream::write_scales(const io::Tile& tile, TileWorker& worker, io::AtomicFile& file) const {
+Status TensorStream::write_scales(const io::Tile& tile, std::span<const std::byte> stored,
+                                  std::span<const std::int32_t> zero_points, TileWorker& worker,
+                                  io::AtomicFile& file) const {
   const std::uint64_t per_row = base::parts_of(tiling_.columns(), span_.columns), first = tile.column / span_.columns;
   const std::uint64_t count = base::parts_of(tile.columns, span_.columns);
   const io::Tile scales{.row = tile.row / span_.rows, .rows = base::parts_of(tile.rows, span_.rows)};
-  if (Status s =
-          write_matrix(scales, places_.scales, per_row, first, count,
-                       static_cast<std::uint64_t>(bits_per_element(form_.scale)), worker.tile.stored_scales(), file);
+  if (Status s = write_matrix(scales, places_.scales, per_row, first, count,
+                              static_cast<std::uint64_t>(bits_per_element(form_.scale)), stored, file);
       !s.ok() || !form_.scheme.asymmetric)
     return s;
   const std::uint64_t per_word = format::codes_per_word(form_.scheme.code);
-  format::pack_zero_points(form_.scheme.code, worker.tile.zero_points(), count, worker.words);
+  format::pack_zero_points(form_.scheme.code, zero_points, count, worker.words);
   const io::Tile packed{.row = tile.row / per_word, .rows = base::parts_of(tile.rows, per_word)};
   return write_matrix(packed, places_.zero_points, per_row, first, count, 32, std::as_bytes(std::span(worker.words)),
                       file);

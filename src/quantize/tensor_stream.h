@@ -23,8 +23,10 @@ struct TileWorker {
   std::vector<std::byte> weights;
   std::vector<std::byte> codes;
   std::vector<std::uint32_t> words;  // packed zero points
+  std::vector<std::int32_t> zero_points;
   format::SourceScratch scratch;
   std::uint64_t non_finite = 0;
+  std::uint64_t rounded = 0;
 };
 
 // Bytes that a worker takes for tiles of `tile_bytes` of weights, of which `span` at least share a scale.
@@ -61,6 +63,7 @@ class TensorStream {
   Status copy(std::uint64_t tile, TileWorker& worker, io::AtomicFile& file) const;
   Status fold(TileWorker& worker, io::AtomicFile& file) const;
   Status write_band(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const;
+  Status recode_band(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const;
   Status quantize_band(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const;
   Status quantize_spans(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const;
   Status load(const io::Tile& tile, TileWorker& worker) const;
@@ -68,7 +71,12 @@ class TensorStream {
   TileSegments segments_of(const io::Tile& tile, std::uint64_t unit) const;
   Status write_codes(const io::Tile& tile, const TileSegments& segments, TileWorker& worker,
                      io::AtomicFile& file) const;
-  Status write_scales(const io::Tile& tile, TileWorker& worker, io::AtomicFile& file) const;
+  // As they are stored, and zero points where the scheme has them.
+  Status write_scales(const io::Tile& tile, std::span<const std::byte> scales,
+                      std::span<const std::int32_t> zero_points, TileWorker& worker, io::AtomicFile& file) const;
+  Status write_scales(const io::Tile& tile, TileWorker& worker, io::AtomicFile& file) const {
+    return write_scales(tile, worker.tile.stored_scales(), worker.tile.zero_points(), worker, file);
+  }
   Status write_matrix(const io::Tile& tile, std::uint64_t at, std::uint64_t columns, std::uint64_t first,
                       std::uint64_t count, std::uint64_t bits, std::span<const std::byte> bytes,
                       io::AtomicFile& file) const;

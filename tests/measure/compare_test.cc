@@ -132,7 +132,7 @@ TEST(CompareSeveral, EachIsWhatItIsAlone) {
     const auto alone = several.compare({several.paths[q]}, true);
     ASSERT_TRUE(alone.ok()) << alone.status().message();
     EXPECT_EQ(together->quantized[q].path, several.paths[q]);
-    EXPECT_EQ(together->quantized[q].quantization.groups.at(0).scheme, several.schemes[q]);
+    EXPECT_EQ(together->quantized[q].scheme, format::describe(several.schemes[q]));
     expect_same_bits(together->quantized[q], alone->quantized[0]);
     EXPECT_EQ(together->bytes, alone->bytes);
     EXPECT_EQ(together->parameters, alone->parameters);

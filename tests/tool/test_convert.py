@@ -33,7 +33,7 @@ class ConvertTest(ToolTest):
         for dtype in ("f32", "f16", "bf16"):
             with self.subTest(dtype):
                 before = snapshot(self.source)
-                self.convert("--dtype", dtype, *(["--force"] if dtype != "f32" else []))
+                self.convert("--to", dtype, *(["--force"] if dtype != "f32" else []))
                 self.assert_values(dtype.upper())
                 self.assertEqual(load_json(os.path.join(self.out, "config.json"))["torch_dtype"], c.TORCH_NAMES[dtype.upper()])
                 self.assert_untouched(self.source, before)
@@ -68,10 +68,10 @@ class ConvertTest(ToolTest):
     def test_json_and_rounding(self):
         ran = self.convert("--json")
         document = json.loads(ran.stdout)
-        self.assertEqual((document["dtype"], document["model_type"], document["tensors"], document["rounded"]), ("f32", "llama", 21, 0))
+        self.assertEqual((document["to"], document["model_type"], document["tensors"], document["rounded"]), ("f32", "llama", 21, 0))
         self.assertEqual(document["bytes_read"], sum(len(data) for _, _, data in self.tensors.values()))
         self.assertEqual(document["warnings"], [])
-        document = json.loads(self.convert("--json", "--force", "--dtype", "bf16").stdout)
+        document = json.loads(self.convert("--json", "--force", "--to", "bf16").stdout)
         want = sum(c.round_to(x, "BF16") != x for _, values in self.values.values() for x in values)
         self.assertEqual(document["rounded"], want)
         self.assertGreater(want, 0)
@@ -81,10 +81,10 @@ class ConvertTest(ToolTest):
         kind, shape, data = self.tensors["output_norm.weight"]
         self.tensors["output_norm.weight"] = (kind, shape, struct.pack("<f", 70000.0) + data[4:])
         self.rewrite()
-        self.assert_refused(run("convert", self.source, "-o", self.out, "--dtype", "f16"), "model.norm.weight", "70000", "F16")
+        self.assert_refused(run("convert", self.source, "-o", self.out, "--to", "f16"), "model.norm.weight", "70000", "F16")
         self.assertFalse(os.path.exists(os.path.join(self.out, "config.json")))
-        self.assert_refused(run("convert", self.source, "-o", self.out, "--dtype", "bf16"), "unfinished", "--force")
-        self.convert("--dtype", "bf16", "--force")
+        self.assert_refused(run("convert", self.source, "-o", self.out, "--to", "bf16"), "unfinished", "--force")
+        self.convert("--to", "bf16", "--force")
 
     def test_a_tokenizer_that_cannot_be_said(self):
         self.metadata["tokenizer.ggml.pre"] = (gguf.STRING, "tekken")
@@ -118,7 +118,7 @@ class ConvertTest(ToolTest):
         ran = self.convert("--resume")
         self.assert_says(ran.stdout, ["1 kept"], ran)
         self.assertEqual(digest_tree(self.out), whole)
-        self.assert_refused(run("convert", self.source, "-o", self.out, "--resume", "--dtype", "f16"), "dtype", "resume")
+        self.assert_refused(run("convert", self.source, "-o", self.out, "--resume", "--to", "f16"), "dtype", "resume")
 
     def test_the_input_under_the_name_of_an_output(self):
         os.makedirs(self.out)
@@ -130,9 +130,9 @@ class ConvertTest(ToolTest):
 
     def test_refusals(self):
         self.assert_refused(run("convert", self.path("none.gguf"), "-o", self.out), "none.gguf")
-        self.assert_refused(run("convert", self.folder, "-o", self.out), "directory")
+        self.assert_refused(run("convert", self.folder, "-o", self.out), "--to", code=2)
         c.write_safetensors(self.path("m.safetensors"), {"a": c.Tensor.of([1.0], "F32")})
-        self.assert_refused(run("convert", self.path("m.safetensors"), "-o", self.out), "m.safetensors", "GGUF")
+        self.assert_refused(run("convert", self.path("m.safetensors"), "-o", self.out, "--to", "f32"), "m.safetensors", "not quantized")
         whole = gguf.to_file(self.metadata, self.tensors)
         for size in (0, 3, 4, 20, 24, 100, len(whole) - 1):
             self.put("cut.gguf", whole[:size])

@@ -109,7 +109,7 @@ class DocumentsTest(ToolTest):
         metadata, tensors, _ = gguf.llama()
         source = self.put("model.gguf", gguf.to_file(metadata, tensors))
         self.document("inspect", source)
-        self.document("convert", source, "-o", self.path("out"), "--dtype", "bf16")
+        self.document("convert", source, "-o", self.path("out"), "--to", "bf16")
 
     def test_verify_of_what_is_broken(self):
         self.assert_done(run("quantize", self.source, "-o", self.path("out")))

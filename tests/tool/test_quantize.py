@@ -1118,7 +1118,7 @@ class RefusalTest(QuantizeTest):
                   module + ".weight_scale": c.Tensor.of([1.0] * rows, "F32", [rows, 1]),
                   module + ".weight_shape": c.Tensor.of([rows, columns], "I64")}
         for name, tensors, config, words in (
-                ("config", {}, {"quantization_config": {"quant_method": "gptq", "bits": 4}}, ["quantiz"]),
+                ("config", {}, {"quantization_config": {"quant_method": "quip", "bits": 4}}, ["quip"]),
                 ("gptq", gptq, {}, [("qweight", "qzeros", "scales")]), ("codes", codes, {}, [module]),
                 ("fp8", fp8, {}, [module]), ("packed", packed, {}, [module])):
             model = c.llama(layers=1)
