@@ -63,6 +63,18 @@ TEST(Families, EndsOfModelTypesMayBeAnything) {
     EXPECT_EQ(model::against_folding({.model_type = type}, nullptr), "") << type;
 }
 
+TEST(Families, SayHowTheyStackExperts) {
+  for (const std::string_view type : {"llama4", "llama4_text", "qwen3_vl_moe", "qwen3_vl_moe_text"}) {
+    ASSERT_TRUE(model::expert_stacks(type)) << type;
+    EXPECT_TRUE(model::expert_stacks(type)->turned) << type;
+  }
+  for (const std::string_view type : {"qwen3_moe", "mixtral", "llama", ""}) {
+    ASSERT_TRUE(model::expert_stacks(type)) << type;
+    EXPECT_FALSE(model::expert_stacks(type)->turned) << type;
+  }
+  EXPECT_FALSE(model::expert_stacks("gpt_oss"));
+}
+
 TEST(ModuleNames, DependOnWhatTheyAreBelow) {
   ASSERT_NE(model::find_module_name("a.mlp.gate"), nullptr);
   EXPECT_EQ(model::find_module_name("a.mlp.gate")->role, model::Role::router);

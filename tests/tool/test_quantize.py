@@ -819,6 +819,52 @@ class OverrideTest(QuantizeTest):
                 self.assertFalse(os.path.exists(self.path("out")))
 
 
+class StackedExpertsTest(QuantizeTest):
+    """All experts of a layer in two tensors of three dimensions, as transformers 5 saves some models."""
+
+    def stacked(self, model, turned):
+        """The same model with its experts stacked."""
+        tensors, experts = {}, {}
+        for name, tensor in model.tensors.items():
+            found = re.fullmatch(r"(.*\.experts)\.(\d+)\.(\w+)\.weight", name)
+            if found:
+                experts.setdefault(found[1], {}).setdefault(int(found[2]), {})[found[3]] = tensor
+            else:
+                tensors[name] = tensor
+        for parent, by_number in experts.items():
+            for name, parts in (("gate_up_proj", ("gate_proj", "up_proj")), ("down_proj", ("down_proj",))):
+                values, shape = [], None
+                for e in range(len(by_number)):
+                    rows = [row for part in parts for row in by_number[e][part].rows()]
+                    rows = [list(column) for column in zip(*rows)] if turned else rows
+                    values += [x for row in rows for x in row]
+                    shape = [len(by_number), len(rows), len(rows[0])]
+                tensors[f"{parent}.{name}"] = c.Tensor.of(values, tensor.dtype, shape)
+        return tensors
+
+    def test_stacks_become_the_modules_that_loaders_want(self):
+        for model_type, turned in (("qwen2_moe", False), ("llama4_text", True), ("qwen3_vl_moe_text", True)):
+            with self.subTest(model_type):
+                model = c.qwen2_moe()
+                model.config["model_type"] = model_type
+                want, _ = reference.quantize(model, "w8a8")
+                model.tensors = self.stacked(model, turned)
+                out = self.path(model_type + ".out")
+                self.assert_done(self.quantize(self.source(model, model_type), out, "--scheme", "w8a8"))
+                self.assert_same_tensors(c.read_folder(out), want, model_type)
+
+    def test_those_of_gpt_oss_stay(self):
+        model = c.qwen2_moe()
+        model.config["model_type"] = "gpt_oss"
+        model.tensors = self.stacked(model, True)
+        out = self.path("out")
+        self.assert_done(self.quantize(self.source(model), out, "--scheme", "w8a8"))
+        made = c.read_folder(out)
+        for name, tensor in model.tensors.items():
+            if len(tensor.shape) == 3:
+                self.assertEqual(made[name].data, tensor.data, name)
+
+
 class FittingTest(QuantizeTest):
     """Layers whose shape does not fit, and group sizes that are found."""
 
