@@ -256,6 +256,9 @@ constexpr ModuleName kModuleNames[] = {
     {.component = "q", .kind = LayerKind::q},
     {.component = "k", .kind = LayerKind::k},
     {.component = "v", .kind = LayerKind::v},
+    // What DeepSeek's attention reads its input with.
+    {.component = "q_a_proj", .fused = FusedSet::qkv_a_proj},
+    {.component = "kv_a_proj_with_mqa", .fused = FusedSet::qkv_a_proj},
     {.component = "qkv_proj", .kind = LayerKind::qkv},
     {.component = "query_key_value", .kind = LayerKind::qkv},
     {.component = "c_attn", .kind = LayerKind::qkv, .is_conv1d = true},

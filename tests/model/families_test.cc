@@ -93,6 +93,7 @@ TEST(ModuleNames, OfOneSetAreInTheOrderOfTheMatrix) {
   EXPECT_EQ(model::components_of(FusedSet::query_key_value), (Components{"query", "key", "value"}));
   EXPECT_EQ(model::components_of(FusedSet::gate_up_proj), (Components{"gate_proj", "up_proj"}));
   EXPECT_EQ(model::components_of(FusedSet::w1_w3), (Components{"w1", "w3"}));
+  EXPECT_EQ(model::components_of(FusedSet::qkv_a_proj), (Components{"q_a_proj", "kv_a_proj_with_mqa"}));
   EXPECT_TRUE(model::components_of(FusedSet::none).empty());
   EXPECT_EQ(model::fused_siblings("a.0.k_proj"), (std::vector<std::string>{"a.0.q_proj", "a.0.v_proj"}));
   EXPECT_EQ(model::fused_siblings("w3"), std::vector<std::string>{"w1"});
