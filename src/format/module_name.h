@@ -33,4 +33,11 @@ constexpr bool is_number(std::string_view component) {
   return !component.empty() && component.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
+// "model.layers.0.mlp.experts" of "model.layers.0.mlp.experts.3.up_proj", whose matrices loaders join into one stack;
+// empty for other names, also for those of shared experts.
+constexpr std::string_view experts_of(std::string_view module) {
+  const std::string_view expert = parent_of(module), experts = parent_of(expert);
+  return is_number(last_component(expert)) && last_component(experts) == "experts" ? experts : std::string_view();
+}
+
 }  // namespace kvant::format

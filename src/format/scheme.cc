@@ -54,7 +54,8 @@ constexpr SchemeRow kSchemes[] = {
      .llm_compressor = "",
      .help = "the same with activation scales from --stats",
      .scheme = {.format = "int-quantized", .weights = kInt8Channel, .activations = kInt8Static},
-     .takes_asymmetric_activations = true},
+     .takes_asymmetric_activations = true,
+     .against_experts = "vLLM takes int8 experts only with activations that are quantized at run time, for each token"},
     {.name = "w8a16",
      .llm_compressor = "W8A16",
      .help = "8-bit weights in groups",
@@ -82,7 +83,8 @@ constexpr SchemeRow kSchemes[] = {
     {.name = "fp8-tensor",
      .llm_compressor = "",
      .help = "FP8, one scale for a weight",
-     .scheme = {.format = "float-quantized", .weights = fp8(Strategy::tensor), .activations = kFp8Token}},
+     .scheme = {.format = "float-quantized", .weights = fp8(Strategy::tensor), .activations = kFp8Token},
+     .against_experts = "vLLM takes FP8 experts with one scale for a weight only with stored scales of activations"},
     {.name = "fp8-static",
      .llm_compressor = "",  // FP8, which scheme_named() refuses
      .help = "the same with activation scales from --stats",
@@ -291,6 +293,13 @@ std::string describe(const Scheme& scheme) {
   }
   if (scheme.is_asymmetric()) text += ", asymmetric";
   return text;
+}
+
+std::string_view against_experts(const Scheme& scheme) {
+  if (const SchemeRow* const row = row_of(scheme); row != nullptr && !row->against_experts.empty())
+    return row->against_experts;
+  if (scheme.has_asymmetric_activations()) return "vLLM quantizes the activations of experts without zero points";
+  return {};
 }
 
 ScaleSpan span_of(const WeightScheme& weights, std::uint64_t rows, std::uint64_t columns) {

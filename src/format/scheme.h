@@ -92,6 +92,7 @@ struct SchemeRow {
   bool takes_group_size = false;          // --group-size chooses another, -1 a scale for each channel
   bool takes_asymmetric_weights = false;  // --asymmetric
   bool takes_asymmetric_activations = false;
+  std::string_view against_experts = {};  // why loaders do not take it for the experts of a mixture; empty: they do
 
   constexpr bool takes_asymmetric() const { return takes_asymmetric_weights || takes_asymmetric_activations; }
 };
@@ -112,6 +113,10 @@ Result<Scheme> with_options(const SchemeRow& row, const SchemeOptions& options);
 
 // "w8a8", "w8a8-static, asymmetric", "w4a16, groups of 64"; in words where it is no row of the table.
 std::string describe(const Scheme& scheme);
+
+// Why loaders do not take the scheme for the experts of a mixture, which they join into one stack; empty: they do, or
+// nothing is known of it.
+std::string_view against_experts(const Scheme& scheme);
 
 // Weights that share a scale in a matrix [rows, columns]: so many rows, so many columns.
 struct ScaleSpan {

@@ -215,12 +215,12 @@ constexpr Family kFamilies[] = {
     {.name = "bert", .model_types = kBertTypes, .block = kBertBlock, .alpha = 0.5, .network = &kBertNetwork},
 };
 
-// They keep the matrices of experts turned.
+// They keep the matrices of experts turned. A '*' at an end of a model_type stands for anything, here and below.
 constexpr std::string_view kTurnedExperts[] = {"llama4*", "qwen3_vl_moe*"};
 // Gate and up of an expert take turns, and experts have biases.
 constexpr std::string_view kMixedExperts[] = {"gpt_oss"};
 
-// Models of which no norm can be folded. A '*' at an end of a model_type stands for anything.
+// Models of which no norm can be folded.
 struct Unfoldable {
   Names model_types;
   std::string_view reason;
@@ -256,6 +256,9 @@ constexpr ModuleName kModuleNames[] = {
     {.component = "q", .kind = LayerKind::q},
     {.component = "k", .kind = LayerKind::k},
     {.component = "v", .kind = LayerKind::v},
+    // What DeepSeek's attention reads its input with.
+    {.component = "q_a_proj", .fused = FusedSet::qkv_a_proj},
+    {.component = "kv_a_proj_with_mqa", .fused = FusedSet::qkv_a_proj},
     {.component = "qkv_proj", .kind = LayerKind::qkv},
     {.component = "query_key_value", .kind = LayerKind::qkv},
     {.component = "c_attn", .kind = LayerKind::qkv, .is_conv1d = true},
@@ -367,6 +370,11 @@ bool fits(std::string_view model_type, std::string_view pattern) {
   return any_after ? model_type.starts_with(pattern) : model_type == pattern;
 }
 
+bool is_among(std::string_view model_type, Names patterns) {
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](std::string_view pattern) { return fits(model_type, pattern); });
+}
+
 bool is_attention(std::string_view component) {
   return component.find("attn") != std::string_view::npos || component.find("ttention") != std::string_view::npos;
 }
@@ -468,8 +476,7 @@ const BlockNames& names_of_block(const Family& family) {
 
 std::string against_folding(const ModelFacts& facts, const Family* family) {
   for (const Unfoldable& unfoldable : kUnfoldable)
-    if (std::any_of(unfoldable.model_types.begin(), unfoldable.model_types.end(),
-                    [&](std::string_view pattern) { return fits(facts.model_type, pattern); }))
+    if (is_among(facts.model_type, unfoldable.model_types))
       return fmt::format("model_type '{}': {}", io::printable(facts.model_type), unfoldable.reason);
   if (family == nullptr || family->condition.fact == nullptr) return {};
   const FoldCondition& condition = family->condition;
@@ -495,8 +502,8 @@ std::vector<std::string_view> components_of(FusedSet set) {
 }
 
 std::optional<ExpertStacks> expert_stacks(std::string_view model_type) {
-  if (is_one_of(model_type, kMixedExperts)) return std::nullopt;
-  return ExpertStacks{.turned = is_one_of(model_type, kTurnedExperts)};
+  if (is_among(model_type, kMixedExperts)) return std::nullopt;
+  return ExpertStacks{.turned = is_among(model_type, kTurnedExperts)};
 }
 
 bool stores_conv1d(std::string_view model_type) { return is_one_of(model_type, kConv1dTypes); }

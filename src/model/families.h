@@ -142,7 +142,7 @@ enum class Below : std::uint8_t {
 };
 
 // Linears of one parent that loaders join into one matrix have the same set.
-enum class FusedSet : std::uint8_t { none, qkv_proj, w_qkv, query_key_value, gate_up_proj, w1_w3 };
+enum class FusedSet : std::uint8_t { none, qkv_proj, w_qkv, query_key_value, gate_up_proj, w1_w3, qkv_a_proj };
 
 struct ModuleName {
   std::string_view component;  // the last of the name

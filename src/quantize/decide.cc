@@ -67,7 +67,7 @@ class Decider {
     if (options_.conversion) return decide_conversion();
     for (const auto step :
          {&Decider::check_options, &Decider::judge_all, &Decider::choose_schemes, &Decider::check_patterns,
-          &Decider::check_fused, &Decider::plan_smoothing, &Decider::check_static})
+          &Decider::check_fused, &Decider::check_experts, &Decider::plan_smoothing, &Decider::check_static})
       if (Status s = (this->*step)(); !s.ok()) return s;
     for (TensorPlan& tensor : plan_.tensors)
       if (tensor.action == Action::copy && made_.contains(tensor.name)) tensor.action = Action::decode;
@@ -298,6 +298,7 @@ class Decider {
       if (const std::string reason = why_unfit(tensor); !reason.empty()) leave_out(tensor, reason);
     }
     leave_out_broken_blocks();
+    leave_out_torn_experts();
     if (2 * left_out_.size() <= wanted) return {};
     const TensorPlan& first = *left_out_.front();
     return invalid_problem("{}: {} would leave {} of {} layers as they are, the first is '{}': {}",
@@ -377,6 +378,21 @@ class Decider {
     }
   }
 
+  // Loaders join the experts of a layer into one stack: all of them stay if one does not fit.
+  void leave_out_torn_experts() {
+    std::map<std::string, std::string, std::less<>> torn;  // the first that is left out, by its experts
+    for (const TensorPlan* tensor : left_out_)
+      if (const std::string_view module = format::module_of(tensor->name), experts = format::experts_of(module);
+          !experts.empty())
+        torn.emplace(experts, module);
+    for (TensorPlan& tensor : plan_.tensors) {
+      const auto found = torn.find(format::experts_of(format::module_of(tensor.name)));
+      if (found == torn.end() || tensor.action != Action::quantize) continue;
+      leave_out(tensor, fmt::format("loaders join the experts of a layer into one stack, and '{}' is not quantized",
+                                    io::printable(found->second)));
+    }
+  }
+
   Status check_patterns() {
     for (const auto* list : {&options_.ignore, &options_.include})
       for (const std::string& pattern : *list)
@@ -409,6 +425,34 @@ class Decider {
             "both",
             io::printable(module), io::printable(other), found->reason);
       }
+    }
+    return {};
+  }
+
+  // What an expert becomes, in words.
+  std::string fate_of(const TensorPlan& tensor) const {
+    return tensor.action == Action::quantize ? format::describe(plan_.schemes[tensor.scheme])
+                                             : fmt::format("not quantized ({})", tensor.reason);
+  }
+
+  // The experts of a layer are one stack to loaders: they need one scheme, and one that loaders have for them.
+  Status check_experts() {
+    std::map<std::string_view, const TensorPlan*> first_of;
+    for (const TensorPlan& tensor : plan_.tensors) {
+      const std::string_view module = format::module_of(tensor.name), experts = format::experts_of(module);
+      if (experts.empty() || !model::is_linear_module(tensor.role)) continue;
+      const TensorPlan& first = *first_of.emplace(experts, &tensor).first->second;
+      const format::Scheme* const scheme = plan_.scheme_of(tensor);
+      if (scheme != plan_.scheme_of(first))
+        return invalid_problem(
+            "'{}' would be {} and '{}' {}, but loaders join the experts of a layer into one stack: use one scheme for "
+            "all of them",
+            io::printable(format::module_of(first.name)), fate_of(first), io::printable(module), fate_of(tensor));
+      if (scheme == nullptr || format::against_experts(*scheme).empty()) continue;
+      return unsupported(
+          "'{}' is an expert and would be {}, but {}: take another scheme, or leave experts as they are with "
+          "--override 're:.*experts.*=none'",
+          io::printable(module), format::describe(*scheme), format::against_experts(*scheme));
     }
     return {};
   }

@@ -26,5 +26,13 @@ TEST(ModuleName, OfTensorsAndTheirComponents) {
     EXPECT_FALSE(format::is_number(other)) << other;
 }
 
+TEST(ModuleName, OfExperts) {
+  EXPECT_EQ(format::experts_of("model.layers.0.mlp.experts.3.up_proj"), "model.layers.0.mlp.experts");
+  EXPECT_EQ(format::experts_of("experts.12.w2"), "experts");
+  for (const std::string_view other : {"a.shared_experts.0.up_proj", "a.experts.up_proj", "a.experts.x.up_proj",
+                                       "a.shared_expert.up_proj", "a.experts.0", "experts", ""})
+    EXPECT_EQ(format::experts_of(other), "") << other;
+}
+
 }  // namespace
 }  // namespace kvant::tests

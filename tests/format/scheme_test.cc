@@ -238,6 +238,19 @@ TEST(Scheme, OfOthersIsDescribedInWords) {
                                              "e4m3 weights in blocks of 3 x 20, e4m3 activations per group"}));
 }
 
+TEST(Scheme, OfExpertsThatLoadersDoNotTake) {
+  std::vector<std::string_view> refused;
+  for (const SchemeRow& row : format::schemes()) {
+    if (!format::against_experts(row.scheme).empty()) refused.push_back(row.name);
+    if (!row.takes_asymmetric_activations || !row.against_experts.empty()) continue;
+    const auto asymmetric = format::with_options(row, {.asymmetric = true});
+    ASSERT_TRUE(asymmetric.ok());
+    EXPECT_EQ(format::against_experts(*asymmetric), "vLLM quantizes the activations of experts without zero points")
+        << row.name;
+  }
+  EXPECT_EQ(refused, (std::vector<std::string_view>{"w8a8-static", "fp8-tensor"}));
+}
+
 TEST(Scheme, WhatSharesAScale) {
   const auto span = [](const Scheme& scheme) {
     const auto [rows, columns] = format::span_of(scheme.weights, 300, 512);

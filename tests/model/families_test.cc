@@ -63,6 +63,18 @@ TEST(Families, EndsOfModelTypesMayBeAnything) {
     EXPECT_EQ(model::against_folding({.model_type = type}, nullptr), "") << type;
 }
 
+TEST(Families, SayHowTheyStackExperts) {
+  for (const std::string_view type : {"llama4", "llama4_text", "qwen3_vl_moe", "qwen3_vl_moe_text"}) {
+    ASSERT_TRUE(model::expert_stacks(type)) << type;
+    EXPECT_TRUE(model::expert_stacks(type)->turned) << type;
+  }
+  for (const std::string_view type : {"qwen3_moe", "mixtral", "llama", ""}) {
+    ASSERT_TRUE(model::expert_stacks(type)) << type;
+    EXPECT_FALSE(model::expert_stacks(type)->turned) << type;
+  }
+  EXPECT_FALSE(model::expert_stacks("gpt_oss"));
+}
+
 TEST(ModuleNames, DependOnWhatTheyAreBelow) {
   ASSERT_NE(model::find_module_name("a.mlp.gate"), nullptr);
   EXPECT_EQ(model::find_module_name("a.mlp.gate")->role, model::Role::router);
@@ -81,6 +93,7 @@ TEST(ModuleNames, OfOneSetAreInTheOrderOfTheMatrix) {
   EXPECT_EQ(model::components_of(FusedSet::query_key_value), (Components{"query", "key", "value"}));
   EXPECT_EQ(model::components_of(FusedSet::gate_up_proj), (Components{"gate_proj", "up_proj"}));
   EXPECT_EQ(model::components_of(FusedSet::w1_w3), (Components{"w1", "w3"}));
+  EXPECT_EQ(model::components_of(FusedSet::qkv_a_proj), (Components{"q_a_proj", "kv_a_proj_with_mqa"}));
   EXPECT_TRUE(model::components_of(FusedSet::none).empty());
   EXPECT_EQ(model::fused_siblings("a.0.k_proj"), (std::vector<std::string>{"a.0.q_proj", "a.0.v_proj"}));
   EXPECT_EQ(model::fused_siblings("w3"), std::vector<std::string>{"w1"});

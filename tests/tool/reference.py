@@ -7,6 +7,7 @@ f32: a product or quotient of two f32 in f64, rounded to f32, is the correctly r
 import bisect
 import copy
 import math
+import re
 import struct
 
 from checkpoints import Tensor, round_f32, round_to
@@ -393,12 +394,19 @@ def read_back(x, inputs, stored_scale=None):
 # ---- A whole checkpoint ---------------------------------------------------------------------------------------------
 
 # What loaders join into one matrix, in this order.
-FUSED = [["q_proj", "k_proj", "v_proj"], ["gate_proj", "up_proj"], ["w1", "w3"], ["query", "key", "value"]]
+FUSED = [["q_proj", "k_proj", "v_proj"], ["gate_proj", "up_proj"], ["w1", "w3"], ["query", "key", "value"],
+         ["q_a_proj", "kv_a_proj_with_mqa"]]
 
 
 def fused_parts(module):
     parent, _, last = module.rpartition(".")
     return next(([f"{parent}.{part}" for part in parts] for parts in FUSED if last in parts), [module])
+
+
+def experts_of(module):
+    """What loaders join into one stack."""
+    found = re.fullmatch(r"(.*experts)\.\d+\.\w+", module)
+    return found and found[1]
 
 
 def left_alone(model, schemes):
@@ -411,7 +419,8 @@ def left_alone(model, schemes):
             alone.add(module)
         elif block and module != parts[-1] and rows % block[0]:
             alone.update(parts)
-    return alone
+    torn = {experts_of(module) for module in alone} - {None}
+    return alone | {module for module in schemes if experts_of(module) in torn}
 
 
 def quantize(model, scheme, stats=None, smooth=False, alpha=None, group_size=None, asymmetric=False, scale_dtype=None,

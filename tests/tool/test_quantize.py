@@ -498,9 +498,9 @@ class SmoothingTest(QuantizeTest):
         self.check(model, "w8a8", stats=c.make_stats(model), smooth=True)
 
     def test_ignored_readers_are_multiplied_all_the_same(self):
-        model = c.mixtral()
-        kept = [m for m in model.linears if ".experts.1." not in m]
-        self.check(model, "w8a8", "--ignore", r"re:.*\.experts\.1\..*", stats=c.make_stats(model), smooth=True, quantized=kept)
+        model = c.qwen2_moe()
+        kept = [m for m in model.linears if ".shared_expert." not in m]
+        self.check(model, "w8a8", "--ignore", r"re:.*\.shared_expert\..*", stats=c.make_stats(model), smooth=True, quantized=kept)
 
     def test_a_norm_whose_readers_are_all_ignored_stays(self):
         model = c.llama("BF16", layers=2)
@@ -817,6 +817,97 @@ class OverrideTest(QuantizeTest):
                 ran = self.quantize(source, self.path("out"), "--override", pattern)
                 self.assert_refused(ran, *words, code=code)
                 self.assertFalse(os.path.exists(self.path("out")))
+
+
+class ExpertsTest(QuantizeTest):
+    """Loaders join the experts of a layer into one stack, for which they have fewer kernels."""
+
+    EXPERT = "'model.layers.0.block_sparse_moe.experts.0.w1'"
+
+    def test_schemes_that_loaders_do_not_take(self):
+        model = c.mixtral(intermediate=64)
+        source, stats = self.source(model), ("--stats", self.stats_file(c.make_stats(model)))
+        out, none = self.path("out"), ("--override", "re:.*experts.*=none")
+        for arguments, words in (
+                (("w8a8-static", *stats), "w8a8-static, but vLLM takes int8 experts only with activations that are quantized"),
+                (("w8a8", "--asymmetric"), "w8a8, asymmetric, but vLLM quantizes the activations of experts without zero points"),
+                (("fp8-tensor",), "fp8-tensor, but vLLM takes FP8 experts with one scale for a weight only with stored scales"),
+                (("fp8", "--override", "re:.*experts.*=fp8-tensor"), "would be fp8-tensor, but vLLM")):
+            with self.subTest(arguments):
+                ran = self.quantize(source, out, "--scheme", *arguments)
+                self.assert_refused(ran, self.EXPERT + " is an expert and would be ", words,
+                                    "leave experts as they are with --override 're:.*experts.*=none'")
+                self.assertFalse(os.path.exists(out))
+        # As the sentence says.
+        self.assert_done(self.quantize(source, out, "--scheme", "w8a8-static", *stats, *none))
+        self.assert_done(self.quantize(source, out, "--force", "--scheme", "w8a8-static", *stats, "--override",
+                                       "re:.*experts.*=fp8-static"))
+
+    def test_all_of_a_layer_need_one_scheme(self):
+        source, expert = self.source(c.mixtral()), "model.layers.0.block_sparse_moe.experts."
+        for option, words in (
+                (("--override", f"{expert}1.w2=fp8"), f"{expert}1.w2' fp8, but loaders join the experts of a layer into one stack"),
+                (("--ignore", rf"re:{expert}2\..*"), f"{expert}2.w1' not quantized (matches --ignore"),
+                (("--override", r"re:.*\.w2=none"), f"{expert}0.w2' not quantized (matches --override")):
+            with self.subTest(option):
+                ran = self.quantize(source, self.path("out"), "--scheme", "w8a8", *option)
+                self.assert_refused(ran, self.EXPERT + " would be w8a8 and ", words, "use one scheme for all of them")
+
+    def test_one_that_does_not_fit_keeps_its_layer(self):
+        # w2 has 24 input channels; attention fits.
+        model = c.mixtral(intermediate=24, experts=1)
+        kept = [m for m in model.linears if ".experts." not in m]
+        self.check(model, "w4a16", quantized=kept, group_size=16)
+        ran = self.quantize(self.path("x"), self.path("again"), "--scheme", "w4a16", "--group-size=16")
+        self.assert_done(ran)
+        self.assertIn("'model.layers.0.block_sparse_moe.experts.0.w1' is not quantized: loaders join the experts of a layer into one "
+                      "stack, and 'model.layers.0.block_sparse_moe.experts.0.w2' is not quantized", ran.stderr)
+
+
+class StackedExpertsTest(QuantizeTest):
+    """All experts of a layer in two tensors of three dimensions, as transformers 5 saves some models."""
+
+    def stacked(self, model, turned):
+        """The same model with its experts stacked."""
+        tensors, experts = {}, {}
+        for name, tensor in model.tensors.items():
+            found = re.fullmatch(r"(.*\.experts)\.(\d+)\.(\w+)\.weight", name)
+            if found:
+                experts.setdefault(found[1], {}).setdefault(int(found[2]), {})[found[3]] = tensor
+            else:
+                tensors[name] = tensor
+        for parent, by_number in experts.items():
+            for name, parts in (("gate_up_proj", ("gate_proj", "up_proj")), ("down_proj", ("down_proj",))):
+                values, shape = [], None
+                for e in range(len(by_number)):
+                    rows = [row for part in parts for row in by_number[e][part].rows()]
+                    rows = [list(column) for column in zip(*rows)] if turned else rows
+                    values += [x for row in rows for x in row]
+                    shape = [len(by_number), len(rows), len(rows[0])]
+                tensors[f"{parent}.{name}"] = c.Tensor.of(values, tensor.dtype, shape)
+        return tensors
+
+    def test_stacks_become_the_modules_that_loaders_want(self):
+        for model_type, turned in (("qwen2_moe", False), ("llama4_text", True), ("qwen3_vl_moe_text", True)):
+            with self.subTest(model_type):
+                model = c.qwen2_moe()
+                model.config["model_type"] = model_type
+                want, _ = reference.quantize(model, "w8a8")
+                model.tensors = self.stacked(model, turned)
+                out = self.path(model_type + ".out")
+                self.assert_done(self.quantize(self.source(model, model_type), out, "--scheme", "w8a8"))
+                self.assert_same_tensors(c.read_folder(out), want, model_type)
+
+    def test_those_of_gpt_oss_stay(self):
+        model = c.qwen2_moe()
+        model.config["model_type"] = "gpt_oss"
+        model.tensors = self.stacked(model, True)
+        out = self.path("out")
+        self.assert_done(self.quantize(self.source(model), out, "--scheme", "w8a8"))
+        made = c.read_folder(out)
+        for name, tensor in model.tensors.items():
+            if len(tensor.shape) == 3:
+                self.assertEqual(made[name].data, tensor.data, name)
 
 
 class FittingTest(QuantizeTest):
