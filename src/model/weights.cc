@@ -15,6 +15,7 @@
 #include "io/file.h"
 #include "io/fingerprint.h"
 #include "io/json.h"
+#include "model/input_tensors.h"
 
 namespace kvant::model {
 namespace {
@@ -60,6 +61,7 @@ Result<Weights> Weights::open(const std::filesystem::path& path) {
                            io::kConfigName);
   Weights weights(path, std::move(checkpoint).value());
   if (Status s = weights.find_quantized_layers(); !s.ok()) return s;
+  if (Status s = weights.find_parts_of_stacks(); !s.ok()) return s;
   for (const auto& [name, place] : weights.checkpoint().tensors())
     if (const std::string_view module = format::module_of(name); !module.empty()) weights.modules_.emplace(module);
   return weights;
@@ -80,6 +82,19 @@ Status Weights::find_quantized_layers() {
     std::string module = layer.module;
     layers_.emplace(std::move(module), std::move(layer));
   }
+  return {};
+}
+
+Status Weights::find_parts_of_stacks() {
+  auto inputs = input_tensors(checkpoint());
+  if (!inputs.ok()) return inputs.status();
+  std::map<std::string, Part, std::less<>> parts;
+  for (InputTensor& tensor : inputs->tensors) {
+    if (!tensor.source || tensor.is_decoded() || checkpoint().find(tensor.info.name) != nullptr) continue;
+    modules_.emplace(format::module_of(tensor.info.name));
+    parts.emplace(std::move(tensor.info.name), Part{std::move(tensor.info.shape), std::move(*tensor.source)});
+  }
+  parts_ = std::make_shared<const std::map<std::string, Part, std::less<>>>(std::move(parts));
   return {};
 }
 
@@ -107,6 +122,7 @@ std::uint64_t Weights::stored_bytes(std::string_view tensor) const {
     const auto found = gguf_tensors_.find(tensor);
     return found == gguf_tensors_.end() ? 0 : gguf()->tensors()[found->second].bytes();
   }
+  if (const auto part = parts_->find(tensor); part != parts_->end()) return part->second.source.stored_bytes();
   const io::TensorInfo* const info = checkpoint().find(tensor);
   return info == nullptr ? 0 : info->bytes();
 }
@@ -125,6 +141,7 @@ const std::vector<std::uint64_t>* Weights::shape_of(std::string_view tensor) con
     const auto found = gguf_tensors_.find(tensor);
     return found == gguf_tensors_.end() ? nullptr : &gguf()->tensors()[found->second].shape;
   }
+  if (const auto part = parts_->find(tensor); part != parts_->end()) return &part->second.shape;
   const io::TensorInfo* const info = checkpoint().find(tensor);
   return info == nullptr ? nullptr : &info->shape;
 }
@@ -136,6 +153,9 @@ Result<StoredTensor> Weights::find(std::string_view tensor, std::vector<std::uin
   StoredTensor found{.shape = *stored};
   if (gguf()) {
     found.index = gguf_tensors_.find(tensor)->second;
+  } else if (const auto part = parts_->find(tensor); part != parts_->end()) {
+    found.part = &part->second.source;
+    found.kind = found.part->kind;
   } else {
     const io::TensorPlace place = checkpoint().tensors().find(tensor)->second;
     const io::DType dtype = checkpoint().at(place).dtype;
@@ -154,6 +174,16 @@ Result<StoredTensor> Weights::find(std::string_view tensor, std::vector<std::uin
 }
 
 Status Weights::read(const StoredTensor& tensor, std::span<std::byte> to) const {
+  if (tensor.part != nullptr) {
+    format::SourceScratch scratch;
+    std::vector<std::byte> bytes;
+    if (Status s = format::read_tile(checkpoint(), *tensor.part, {0, tensor.part->rows, 0, tensor.part->columns},
+                                     scratch, bytes);
+        !s.ok())
+      return s;
+    std::copy(bytes.begin(), bytes.end(), to.begin());
+    return {};
+  }
   if (!gguf()) return checkpoint().read({tensor.file, tensor.index}, 0, to);
   const GgufModel::Tensor& stored = gguf()->tensors()[tensor.index];
   return gguf()->read_rows(stored, 0, stored.rows(), reinterpret_cast<float*>(to.data()));
@@ -162,6 +192,14 @@ Status Weights::read(const StoredTensor& tensor, std::span<std::byte> to) const 
 Status Weights::read_rows(const StoredTensor& tensor, std::uint64_t first, std::uint64_t count, float* to) const {
   if (gguf()) return gguf()->read_rows(gguf()->tensors()[tensor.index], first, count, to);
   const std::uint64_t columns = tensor.columns();
+  if (tensor.part != nullptr) {
+    format::SourceScratch scratch;
+    std::vector<std::byte> tile;
+    if (Status s = format::read_tile(checkpoint(), *tensor.part, {first, count, 0, columns}, scratch, tile); !s.ok())
+      return s;
+    read_values(tensor.kind, tile.data(), static_cast<std::size_t>(count * columns), to);
+    return {};
+  }
   const auto width = static_cast<std::uint64_t>(bits_per_element(tensor.kind) / 8);
   // Pieces, so that a large table needs no second copy of itself.
   constexpr std::uint64_t kPiece = 1 << 20;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "format/quantized_layers.h"
+#include "format/weight_source.h"
 #include "io/checkpoint.h"
 #include "io/json_fwd.h"
 #include "kvant/element.h"
@@ -29,6 +31,8 @@ struct StoredTensor {
   std::size_t index = 0;  // in its list
   std::vector<std::uint64_t> shape;
   ElementKind kind = ElementKind::f32;  // as read() gives it; blocks of a GGUF are f32
+  // Of a Linear that is a part of a stack of experts: where it is. It lives as long as the Weights.
+  const format::WeightSource* part = nullptr;
 
   std::uint64_t columns() const { return shape.empty() ? 1 : shape.back(); }
   std::uint64_t elements() const;
@@ -74,11 +78,18 @@ class Weights {
   Weights(std::filesystem::path path, std::variant<io::Checkpoint, GgufModel> source)
       : path_(std::move(path)), source_(std::move(source)) {}
   Status find_quantized_layers();
+  Status find_parts_of_stacks();
 
   std::filesystem::path path_;
   std::variant<io::Checkpoint, GgufModel> source_;
   std::map<std::string, std::size_t, std::less<>> gguf_tensors_;  // by name
   std::string quantized_as_;
+  struct Part {
+    std::vector<std::uint64_t> shape;
+    format::WeightSource source;
+  };
+  // Linears that are cut from stacks of experts (input_tensors.h), by the name of their weight.
+  std::shared_ptr<const std::map<std::string, Part, std::less<>>> parts_;
   std::map<std::string, format::QuantizedLayer, std::less<>> layers_;
   Modules modules_;
 };

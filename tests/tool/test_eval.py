@@ -249,6 +249,49 @@ class GgufTest(ToolTest):
             self.assertEqual(a.read(), b.read())
 
 
+class StacksOfExpertsTest(ToolTest):
+    def test_a_stack_is_run_as_its_parts(self):
+        made = model()
+        for name in [name for name in made.tensors if ".mlp." in name]:
+            del made.tensors[name]
+        make = c.Maker("F32", 11)
+        experts, inner, hidden = 3, 16, 32
+        stacks = {}
+        for layer in range(2):
+            mlp = f"model.layers.{layer}.mlp"
+            make.table(f"{mlp}.gate", experts, hidden)
+            for norm in "qk":
+                make.norm(f"model.layers.{layer}.self_attn.{norm}_norm", 8)
+            stacks[f"{mlp}.experts.gate_up_proj"] = c.Tensor.of(make.values(experts * 2 * inner * hidden, 0.5), "F32",
+                                                                [experts, 2 * inner, hidden])
+            stacks[f"{mlp}.experts.down_proj"] = c.Tensor.of(make.values(experts * hidden * inner, 0.5), "F32",
+                                                             [experts, hidden, inner])
+        parts = {}
+        for name, stack in stacks.items():
+            module, values = name.rpartition(".")[0], stack.values()
+            for e in range(experts):
+                size = inner * hidden
+                if name.endswith("down_proj"):
+                    parts[f"{module}.{e}.down_proj.weight"] = c.Tensor.of(values[e * size:(e + 1) * size], "F32", [hidden, inner])
+                    continue
+                for i, part in enumerate(("gate", "up")):
+                    at = (2 * e + i) * size
+                    parts[f"{module}.{e}.{part}_proj.weight"] = c.Tensor.of(values[at:at + size], "F32", [inner, hidden])
+        made.config.update(model_type="qwen3_moe", num_experts=experts, num_experts_per_tok=2, moe_intermediate_size=inner,
+                           norm_topk_prob=True, head_dim=8, decoder_sparse_step=1, mlp_only_layers=[])
+        both = [c.write_folder(self.path(name), c.Model({**made.tensors, **make.tensors, **more}, made.config, []))
+                for name, more in (("parts", parts), ("stacks", stacks))]
+        tokens = self.put("ids.txt", " ".join(map(str, IDS)).encode())
+        found = json.loads(self.assert_done(run("eval", *both, "--tokens", tokens, "--json")).stdout)
+        stacked = found["quantized"][0]
+        self.assertEqual((stacked["mean_kl"], stacked["perplexity"]), (0, found["original"]["perplexity"]))
+        stats = [self.path(name) for name in ("a.safetensors", "b.safetensors")]
+        for source, out in zip(both, stats):
+            self.assert_done(run("calibrate", source, "--tokens", tokens, "-o", out))
+        with open(stats[0], "rb") as a, open(stats[1], "rb") as b:
+            self.assertEqual(a.read(), b.read())
+
+
 class ResumeTest(ToolTest):
     """Killed anywhere, a run goes on with --resume and ends with the same numbers."""
 
