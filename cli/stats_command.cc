@@ -89,14 +89,19 @@ int show(const StatsOptions& options) {
   const std::string& file = options.files.front();
   const auto stats = model::open_statistics(file, options.model_type);
   if (!stats.ok()) return fail(stats.status());
-  const auto inputs = measure::summarize(*stats);
-  if (!inputs.ok()) return fail(inputs.status());
+  const auto summary = measure::summarize(*stats);
+  if (!summary.ok()) return fail(summary.status());
   if (options.json) {
     io::Json document = {{"format", kFormat},
                          {"file", io::json_name(file)},
                          {"metadata", stats->metadata()},
-                         {"modules", io::Json::array()}};
-    for (const measure::InputSummary& input : *inputs) document["modules"].push_back(json_of(input));
+                         {"modules", io::Json::array()},
+                         {"keys_and_values", io::Json::array()}};
+    for (const measure::CacheSummary& cache : summary->caches)
+      document["keys_and_values"].push_back({{"attention", cache.attention},
+                                             {"keys_absmax", json_or_null(cache.keys_absmax)},
+                                             {"values_absmax", json_or_null(cache.values_absmax)}});
+    for (const measure::InputSummary& input : summary->inputs) document["modules"].push_back(json_of(input));
     print_json(document);
     return kDone;
   }
@@ -107,7 +112,7 @@ int show(const StatsOptions& options) {
                {"E[x²]", Column::Align::right},
                {"also", Column::Align::left, false, true}});
   const auto number = [](const std::optional<double>& value) { return value ? fmt::format("{:.4g}", *value) : "-"; };
-  for (const measure::InputSummary& input : *inputs) {
+  for (const measure::InputSummary& input : summary->inputs) {
     std::vector<std::string_view> also;
     if (input.histogram) also.emplace_back("histogram");
     if (input.hessian) also.emplace_back("Hessian");
@@ -116,9 +121,17 @@ int show(const StatsOptions& options) {
                base::joined(also, ", ")});
   }
   print(table.text(Terminal::of(1)));
+  if (!summary->caches.empty()) {
+    Table caches({{"attention", Column::Align::left, true},
+                  {"absmax of keys", Column::Align::right},
+                  {"of values", Column::Align::right}});
+    for (const measure::CacheSummary& cache : summary->caches)
+      caches.add({io::printable(cache.attention), number(cache.keys_absmax), number(cache.values_absmax)});
+    print("\n" + caches.text(Terminal::of(1)));
+  }
   const auto tokens = stats->metadata().find("tokens");
   print(fmt::format(
-      "\n{}: statistics of {}{}\n", io::printable(file), counted(inputs->size(), "module"),
+      "\n{}: statistics of {}{}\n", io::printable(file), counted(summary->inputs.size(), "module"),
       tokens == stats->metadata().end() ? "" : fmt::format(" from {} tokens", io::printable(tokens->second))));
   return kDone;
 }

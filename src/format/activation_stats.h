@@ -11,6 +11,8 @@
 //   histogram_limit           F64 [1]         a power of two above all |x|
 //   hessian                   F32 [in, in]    Σ x xᵀ over the rows
 //
+// A module is a linear, or the keys or values of an attention layer (kv_cache.h), which have an absmax.
+//
 // Of linears that read the same input, the first has histogram and hessian; the others point to it in the file's
 // metadata: "<module>.same_input_as" is the first one's module.
 #pragma once

@@ -1,6 +1,7 @@
 #include "measure/calibrate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <string_view>
@@ -8,8 +9,10 @@
 
 #include "base/refuse.h"
 #include "format/activation_stats.h"
+#include "format/kv_cache.h"
 #include "io/file.h"
 #include "io/scratch_folder.h"
+#include "measure/cache_statistics.h"
 #include "measure/hessian_sum.h"
 #include "measure/input_statistics.h"
 #include "measure/statistics_parts.h"
@@ -38,13 +41,26 @@ class Collector : public model::InputObserver {
     return add(linear, x, stride, rows);
   }
 
+  Status see_cache(const model::AttendStep& step, const float* keys, const float* values, std::int64_t stride,
+                   std::int64_t rows) override {
+    if (!network_.family->has_cache_scales) return {};
+    const auto place = caches_.try_emplace(step.module, network_.kv_width()).first;
+    return place->second.add(tools_.stream, keys, values, stride, rows);
+  }
+
   Status finish_block(std::size_t block) override {
     std::vector<SeenInput> inputs;
     for (const model::Step& step : network_.blocks[block].steps)
       for (const auto& readers : model::readers_of(step))
         if (Status s = finish(readers, inputs); !s.ok()) return s;
-    if (Status s = parts_.write_block(block, inputs); !s.ok()) return s;
+    std::vector<SeenCache> caches;
+    for (const auto& [attention, statistics] : caches_) {
+      if (Status s = check_finite(attention, statistics); !s.ok()) return s;
+      caches.push_back({attention, &statistics});
+    }
+    if (Status s = parts_.write_block(block, inputs, caches); !s.ok()) return s;
     seen_.clear();
+    caches_.clear();
     return {};
   }
 
@@ -85,12 +101,24 @@ class Collector : public model::InputObserver {
     return {};
   }
 
+  Status check_finite(const std::string& attention, const CacheStatistics& statistics) const {
+    for (const format::CacheHalf half : format::kCacheHalves) {
+      const std::vector<float>& absmax = statistics.absmax(half);
+      for (std::size_t i = 0; i < absmax.size(); ++i)
+        if (!std::isfinite(absmax[i]))
+          return invalid_problem("{}: the {} of '{}' are not finite in channel {}; the model itself is broken",
+                                 io::printable_path(options_.model), format::name(half), io::printable(attention), i);
+    }
+    return {};
+  }
+
   StatisticsTools tools_;
   const StatisticsParts& parts_;
   const model::Network& network_;
   const CalibrateOptions& options_;
   std::set<std::string_view> firsts_;  // of those that read the same
   std::map<std::string, InputStatistics> seen_;
+  std::map<std::string, CacheStatistics> caches_;  // by attention layer
 };
 
 // Statistics of a block's inputs: a few numbers for each channel, and with Hessians half a matrix in f64 with rows that
@@ -135,10 +163,12 @@ Result<Calibration> calibrate(const CalibrateOptions& options, base::Progress& p
     return invalid_problem("{}: is quantized; statistics come from the original", io::printable_path(options.model));
   model::RunSettings settings = options.run;
   if (settings.scratch.empty()) settings.scratch = options.output, settings.scratch += io::kScratchSuffix;
-  auto job = model::TextJob::begin(stream, runs, options.text,
-                                   {.run = settings,
-                                    .beside_block = memory_beside_block(network, options),
-                                    .purpose = options.hessian ? "calibrate with Hessians" : "calibrate"});
+  auto job = model::TextJob::begin(
+      stream, runs, options.text,
+      {.run = settings,
+       .beside_block = memory_beside_block(network, options),
+       // Parts of a run that did not look at them have no keys and values.
+       .purpose = options.hessian ? "calibrate with keys, values and Hessians" : "calibrate with keys and values"});
   if (!job.ok()) return job.status();
   const StatisticsParts parts(*job->folder(), {{"format", "pt"},
                                                {"made_by", "kvant calibrate"},

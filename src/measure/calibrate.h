@@ -1,4 +1,5 @@
-// Statistics of what every linear of a model reads, from a text: the input of smoothing and of static activations
+// Statistics of what every linear of a model reads, and of keys and values, from a text: the input of smoothing, of
+// static activations and of FP8 caches
 // (format/activation_stats.h). No padding: every token that is counted is one of the text.
 #pragma once
 

@@ -14,6 +14,7 @@
 #include "base/refuse.h"
 #include "base/text.h"
 #include "format/activation_stats.h"
+#include "format/kv_cache.h"
 #include "format/module_name.h"
 #include "io/atomic_file.h"
 #include "io/file.h"
@@ -141,6 +142,7 @@ class StatisticsMerger {
         modules_[place->second].files.push_back(&file);
       }
     }
+    leave_out_caches(places);
     std::vector<const MergedModule*> partial;
     for (const MergedModule& module : modules_) {
       if (module.files.size() == files_.size()) continue;
@@ -151,20 +153,43 @@ class StatisticsMerger {
       merged_.warnings.push_back(
           base::text("{} of {} modules {} not in all files, the first is '{}': statistics of {} come from the files "
                      "that have them",
-                     partial.size(), modules_.size(), partial.size() == 1 ? "is" : "are",
-                     printable(partial.front()->name), partial.size() == 1 ? "it" : "those"));
-    merged_.modules = modules_.size();
-    merged_.shared = modules_.size() - partial.size();
+                     partial.size(), linears(), partial.size() == 1 ? "is" : "are", printable(partial.front()->name),
+                     partial.size() == 1 ? "it" : "those"));
+    merged_.modules = linears();
+    merged_.shared = merged_.modules - partial.size();
     find_firsts(places);
     return {};
   }
 
-  Status refuse_missing(const MergedModule& module) const {
-    const auto lacks = std::ranges::find_if(files_, [&](const ActivationStats& file) {
+  // Modules that are no keys or values.
+  std::uint64_t linears() const {
+    return static_cast<std::uint64_t>(std::ranges::count_if(
+        modules_, [](const MergedModule& module) { return !format::cache_statistics_of(module.name); }));
+  }
+
+  const ActivationStats& who_lacks(const MergedModule& module) const {
+    return *std::ranges::find_if(files_, [&](const ActivationStats& file) {
       return std::ranges::find(module.files, &file) == module.files.end();
     });
+  }
+
+  // Files of older versions and of other tools have no keys and values, and a max over some of the texts is none.
+  void leave_out_caches(std::map<std::string, std::size_t, std::less<>>& places) {
+    const auto is_partial = [&](const MergedModule& module) {
+      return module.files.size() < files_.size() && format::cache_statistics_of(module.name);
+    };
+    const auto first = std::ranges::find_if(modules_, is_partial);
+    if (first == modules_.end()) return;
+    merged_.warnings.push_back(base::text("keys and values are left out: {} has no '{}'", shown(who_lacks(*first)),
+                                          printable(format::statistic_name(first->name, Statistic::absmax))));
+    std::erase_if(modules_, is_partial);
+    places.clear();
+    for (std::size_t i = 0; i < modules_.size(); ++i) places.emplace(modules_[i].name, i);
+  }
+
+  Status refuse_missing(const MergedModule& module) const {
     return invalid_problem("{}: has no statistics of '{}', which {} has; only experts and heads may be missing",
-                           shown(*lacks), printable(module.name), shown(*module.files.front()));
+                           shown(who_lacks(module)), printable(module.name), shown(*module.files.front()));
   }
 
   // A module goes on to point to another one where all its files say so, and the other one is of no other files.

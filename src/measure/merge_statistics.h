@@ -21,14 +21,14 @@ struct MergeOptions {
 };
 
 struct MergedStatistics {
-  std::uint64_t modules = 0;
+  std::uint64_t modules = 0;          // beside keys and values
   std::uint64_t shared = 0;           // of which are in all files
   std::vector<std::string> warnings;  // what is not of all files, or left out
 };
 
 // A statistic of a module is merged where all files that have the module have it. Modules that are experts or heads may
-// be missing in some files, and are then those of the others. Refuses other modules that are missing, other widths,
-// means without counts, and an output that is an input.
+// be missing in some files, and are then those of the others; keys and values are left out then. Refuses other modules
+// that are missing, other widths, means without counts, and an output that is an input.
 Result<MergedStatistics> merge_statistics(const MergeOptions& options, base::Progress& progress);
 
 }  // namespace kvant::measure

@@ -6,6 +6,8 @@
 
 #include "base/refuse.h"
 #include "format/activation_stats.h"
+#include "format/kv_cache.h"
+#include "format/module_name.h"
 #include "io/atomic_file.h"
 #include "io/file.h"
 #include "io/safetensors.h"
@@ -39,8 +41,9 @@ Status copy(const PartTensor& place, std::vector<std::byte>& buffer, io::AtomicF
 
 }  // namespace
 
-Status StatisticsParts::write_block(std::size_t block, std::span<const SeenInput> inputs) const {
-  return write(block_name(block), inputs);
+Status StatisticsParts::write_block(std::size_t block, std::span<const SeenInput> inputs,
+                                    std::span<const SeenCache> caches) const {
+  return write(block_name(block), inputs, caches);
 }
 
 bool StatisticsParts::has_blocks(std::size_t count) const {
@@ -50,9 +53,10 @@ bool StatisticsParts::has_blocks(std::size_t count) const {
   return true;
 }
 
-Status StatisticsParts::write_head(std::span<const SeenInput> inputs) const { return write(kHead, inputs); }
+Status StatisticsParts::write_head(std::span<const SeenInput> inputs) const { return write(kHead, inputs, {}); }
 
-Status StatisticsParts::write(const std::string& name, std::span<const SeenInput> inputs) const {
+Status StatisticsParts::write(const std::string& name, std::span<const SeenInput> inputs,
+                              std::span<const SeenCache> caches) const {
   std::vector<io::TensorInfo> tensors;
   std::map<std::string, std::string> metadata = run_;
   for (const auto& [modules, statistics] : inputs)
@@ -61,6 +65,8 @@ Status StatisticsParts::write(const std::string& name, std::span<const SeenInput
       if (!is_first) metadata[format::same_input_key(module)] = modules.front();
       for (io::TensorInfo& tensor : statistics->tensors(module, is_first)) tensors.push_back(std::move(tensor));
     }
+  for (const auto& [attention, statistics] : caches)
+    for (io::TensorInfo& tensor : statistics->tensors(attention)) tensors.push_back(std::move(tensor));
   const auto layout = io::lay_out_safetensors(std::move(tensors), metadata);
   if (!layout.ok()) return layout.status();
   auto file = io::AtomicFile::create(folder_.file(name), true);
@@ -69,6 +75,8 @@ Status StatisticsParts::write(const std::string& name, std::span<const SeenInput
   for (const auto& [modules, statistics] : inputs)
     for (const std::string& module : modules)
       if (Status s = statistics->write(module == modules.front(), *file); !s.ok()) return s;
+  for (const auto& [attention, statistics] : caches)
+    if (Status s = statistics->write(*file); !s.ok()) return s;
   return file->commit(true);
 }
 
@@ -90,7 +98,7 @@ Result<std::set<std::string>> StatisticsParts::join(std::size_t blocks, bool wit
     metadata.insert(part->metadata().begin(), part->metadata().end());
     parts.push_back(std::move(part).value());
   }
-  // Numbers of eight bytes first, so that all are at multiples of their size.
+  // Numbers of eight bytes first, so that all are at multiples of their size; keys and values last, as files merge.
   std::vector<PartTensor> places;
   for (const io::SafetensorsFile& part : parts)
     for (const io::TensorInfo& tensor : part.tensors()) {
@@ -99,6 +107,9 @@ Result<std::set<std::string>> StatisticsParts::join(std::size_t blocks, bool wit
     }
   std::stable_partition(places.begin(), places.end(),
                         [](const PartTensor& place) { return io::bits(place.tensor->dtype) == 64; });
+  std::stable_partition(places.begin(), places.end(), [](const PartTensor& place) {
+    return !format::cache_statistics_of(format::parent_of(place.tensor->name));
+  });
   std::vector<io::TensorInfo> tensors;
   std::set<std::string> names;
   for (const PartTensor& place : places) {

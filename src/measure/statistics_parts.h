@@ -14,6 +14,7 @@
 #include "base/progress.h"
 #include "io/scratch_folder.h"
 #include "kvant/status.h"
+#include "measure/cache_statistics.h"
 #include "measure/input_statistics.h"
 
 namespace kvant::measure {
@@ -24,13 +25,20 @@ struct SeenInput {
   const InputStatistics* statistics;
 };
 
+// The keys and values of an attention layer.
+struct SeenCache {
+  std::string attention;
+  const CacheStatistics* statistics;
+};
+
 class StatisticsParts {
  public:
   // `run`: metadata of the final file, the same for all parts of a run. The folder must outlive the parts.
   StatisticsParts(const io::ScratchFolder& folder, std::map<std::string, std::string> run)
       : folder_(folder), run_(std::move(run)) {}
 
-  Status write_block(std::size_t block, std::span<const SeenInput> inputs) const;
+  Status write_block(std::size_t block, std::span<const SeenInput> inputs,
+                     std::span<const SeenCache> caches = {}) const;
   Status write_head(std::span<const SeenInput> inputs) const;
   // Whether the first so many blocks have their parts.
   bool has_blocks(std::size_t count) const;
@@ -41,7 +49,7 @@ class StatisticsParts {
                                      bool overwrite, base::Progress& progress) const;
 
  private:
-  Status write(const std::string& name, std::span<const SeenInput> inputs) const;
+  Status write(const std::string& name, std::span<const SeenInput> inputs, std::span<const SeenCache> caches) const;
 
   const io::ScratchFolder& folder_;
   std::map<std::string, std::string> run_;

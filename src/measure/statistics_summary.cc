@@ -1,10 +1,12 @@
 #include "measure/statistics_summary.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <utility>
 
 #include "base/refuse.h"
+#include "format/kv_cache.h"
 #include "io/file.h"
 #include "model/layer_kind.h"
 
@@ -43,18 +45,26 @@ Result<InputSummary> summary_of(const format::ActivationStats& stats, std::strin
 
 }  // namespace
 
-Result<std::vector<InputSummary>> summarize(const format::ActivationStats& stats) {
+Result<StatisticsSummary> summarize(const format::ActivationStats& stats) {
   std::vector<std::string> modules = stats.modules();
   if (modules.empty())
     return base::invalid_problem("{}: has no statistics of any module", io::printable_path(stats.path()));
   std::ranges::sort(modules, [](const std::string& a, const std::string& b) { return model::stands_before(a, b); });
-  std::vector<InputSummary> summaries;
+  StatisticsSummary all;
+  std::map<std::string, std::size_t> caches;  // places, by attention layer
   for (std::string& module : modules) {
     auto summary = summary_of(stats, std::move(module));
     if (!summary.ok()) return summary.status();
-    summaries.push_back(std::move(summary).value());
+    if (const auto cache = format::cache_statistics_of(summary->module)) {
+      const auto [place, is_new] = caches.emplace(cache->attention, all.caches.size());
+      if (is_new) all.caches.push_back({.attention = place->first, .keys_absmax = {}, .values_absmax = {}});
+      CacheSummary& of_layer = all.caches[place->second];
+      (cache->half == format::CacheHalf::keys ? of_layer.keys_absmax : of_layer.values_absmax) = summary->absmax;
+      continue;
+    }
+    all.inputs.push_back(std::move(summary).value());
   }
-  return summaries;
+  return all;
 }
 
 }  // namespace kvant::measure

@@ -21,7 +21,19 @@ struct InputSummary {
   std::string same_input_as;  // empty: it has what there is of its own
 };
 
-// In the order of the model. Reads and checks all but histograms and Hessians.
-Result<std::vector<InputSummary>> summarize(const format::ActivationStats& stats);
+// The keys and values of an attention layer.
+struct CacheSummary {
+  std::string attention;
+  std::optional<double> keys_absmax, values_absmax;  // of all channels
+};
+
+// Both in the order of the model.
+struct StatisticsSummary {
+  std::vector<InputSummary> inputs;
+  std::vector<CacheSummary> caches;
+};
+
+// Reads and checks all but histograms and Hessians.
+Result<StatisticsSummary> summarize(const format::ActivationStats& stats);
 
 }  // namespace kvant::measure

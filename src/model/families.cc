@@ -193,6 +193,7 @@ constexpr Family kFamilies[] = {
      .block = kLlamaBlock,
      .alpha = 0.8,
      .network = &kLlamaNetwork,
+     .has_cache_scales = true,
      .doubt = "a model whose norms multiply by (1 + weight) has the same names"},
     // With do_layer_norm_before false it has no norm after its blocks.
     {.name = "opt",
@@ -463,6 +464,17 @@ std::string names_of_families() {
   for (const Family& family : kFamilies)
     if (!family.doubt.empty()) names.push_back(family.name);
   return base::joined(names, ", ");
+}
+
+std::string against_cache_scales(std::string_view model_type) {
+  std::vector<std::string_view> known;
+  for (const Family& family : kFamilies) {
+    if (!family.has_cache_scales) continue;
+    if (is_one_of(model_type, family.model_types)) return {};
+    known.insert(known.end(), family.model_types.begin(), family.model_types.end());
+  }
+  return fmt::format("model_type '{}': loaders are known to read scales of keys and values only of {}",
+                     io::printable(model_type), base::joined(known, ", "));
 }
 
 const BlockNames& names_of_block(const Family& family) {

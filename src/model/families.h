@@ -94,6 +94,7 @@ struct Family {
   FoldCondition condition = {};
   BlockSpec block_otherwise = {};        // where the condition does not hold; empty: kvant cannot run such a model
   const NetworkSpec* network = nullptr;  // null: kvant cannot run the model
+  bool has_cache_scales = false;         // loaders read scales of keys and values (format/kv_cache.h)
   std::string_view beside = {};  // what must be beside the blocks to know the family by names alone; may be empty
   std::string_view doubt = {};   // which model has the same names and must not be folded; empty: none is ever folded
 };
@@ -114,6 +115,9 @@ std::span<const Family> families();
 const Family* family_of(std::string_view model_type);  // null: none has it
 const Family* family_named(std::string_view name);     // of those whose norms can be folded; null: there is none
 std::string names_of_families();                       // the same: "llama, opt, bloom"
+
+// Why the keys and values of a model cannot have scales in its checkpoint; empty: they can.
+std::string against_cache_scales(std::string_view model_type);
 
 // Why no norm of a model can be folded, whoever says so; empty: nothing is known against it. `family` may be null.
 std::string against_folding(const ModelFacts& facts, const Family* family);

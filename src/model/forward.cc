@@ -359,7 +359,12 @@ Status Forward::run(const RotateStep& /*step*/, Lengths lengths, float* /*residu
   });
 }
 
-Status Forward::run(const AttendStep& step, Lengths lengths, float* /*residual*/, InputObserver* /*observer*/) {
+Status Forward::run(const AttendStep& step, Lengths lengths, float* /*residual*/, InputObserver* observer) {
+  float* const keys = heads_.data() + network_->context_width();
+  float* const values = keys + network_->kv_width();
+  if (observer != nullptr)
+    if (Status s = observer->see_cache(step, keys, values, network_->heads_width(), rows_of(lengths)); !s.ok())
+      return s;
   std::vector<std::int64_t> firsts;
   std::int64_t first = 0;
   for (const std::int64_t length : lengths) firsts.push_back(std::exchange(first, first + length));

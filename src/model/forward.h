@@ -26,11 +26,16 @@ namespace kvant::model {
 using Lengths = std::span<const std::int64_t>;
 std::int64_t rows_of(Lengths lengths);
 
-// Sees what linears read, before they run: for calibration. Called on one thread.
+// Sees what linears and attention read, before they run: for calibration. Called on one thread.
 class InputObserver {
  public:
   virtual ~InputObserver() = default;
   virtual Status see(const LinearModule& linear, const float* x, std::int64_t stride, std::int64_t rows) = 0;
+  // Sees keys and values as a cache would hold them, kv_heads * head_size of each in a row.
+  virtual Status see_cache(const AttendStep& /*step*/, const float* /*keys*/, const float* /*values*/,
+                           std::int64_t /*stride*/, std::int64_t /*rows*/) {
+    return {};
+  }
   // All tokens have passed the block.
   virtual Status finish_block(std::size_t /*block*/) { return {}; }
 };

@@ -10,6 +10,7 @@
 
 #include "base/refuse.h"
 #include "base/text.h"
+#include "format/module_name.h"
 #include "io/checkpoint.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -215,7 +216,9 @@ class NetworkMaker {
         made.steps.emplace_back(RotateStep{});
         return {};
       }
-      case StepKind::attend: made.steps.emplace_back(AttendStep{windows_[static_cast<std::size_t>(block)]}); return {};
+      case StepKind::attend:
+        made.steps.emplace_back(AttendStep{attention_of(made), windows_[static_cast<std::size_t>(block)]});
+        return {};
       case StepKind::linear:
         if (!has(full(step.module))) return missing(full(step.module));
         made.steps.emplace_back(LinearStep{linear(full(step.module), network_.context_width(), network_.hidden)});
@@ -223,6 +226,14 @@ class NetworkMaker {
       case StepKind::mlp: return add_mlp(step, made);
       case StepKind::add: made.steps.emplace_back(AddStep{}); return {};
     }
+    return {};
+  }
+
+  // The parent of the linears that make the heads, which a step before has found.
+  static std::string attention_of(const Block& made) {
+    for (const Step& step : made.steps)
+      if (const auto* heads = std::get_if<HeadsStep>(&step))
+        return std::string(format::parent_of(heads->linears.front().module));
     return {};
   }
 

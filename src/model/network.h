@@ -49,6 +49,7 @@ struct RotateStep {};
 
 // x = the values of `heads`, weighted by softmax(query · key * scale) over the tokens that a token sees.
 struct AttendStep {
+  std::string module;       // the attention layer, whose keys and values a cache holds
   std::int64_t window = 0;  // so many tokens up to itself; 0: all
 };
 
@@ -107,7 +108,9 @@ struct Network {
 
   const NetworkSpec& spec() const { return *family->network; }
   // Columns of queries, keys and values together.
-  std::int64_t heads_width() const { return (heads + 2 * kv_heads) * head_size; }
+  std::int64_t heads_width() const { return context_width() + 2 * kv_width(); }
+  // Of keys, and of values.
+  std::int64_t kv_width() const { return kv_heads * head_size; }
   std::int64_t context_width() const { return heads * head_size; }
 };
 

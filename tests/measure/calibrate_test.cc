@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "format/activation_stats.h"
+#include "format/kv_cache.h"
 #include "tests/support/network_fixture.h"
 #include "tests/support/scratch.h"
 
@@ -40,6 +41,8 @@ TEST(Calibrate, ExpertsCountTheirOwnRows) {
     EXPECT_EQ(stats->metadata().at(format::same_input_key(w3)), w1);
   }
   EXPECT_EQ(rows, 2 * 12);
+  for (const format::CacheHalf half : format::kCacheHalves)
+    EXPECT_TRUE(stats->has_absmax(format::cache_statistics_module("model.layers.1.self_attn", half)));
   EXPECT_EQ(scratch.names(), (std::vector<std::string>{"model", "stats"}));
 }
 
@@ -53,6 +56,20 @@ TEST(Calibrate, ExpertsWithoutTokensAreNamed) {
   for (const std::string& module : found->unseen)
     for (const format::Statistic statistic : {format::Statistic::absmax, format::Statistic::histogram})
       EXPECT_FALSE(stats->has(module, statistic)) << module;
+}
+
+// Nobody could read scales of them.
+TEST(Calibrate, OtherFamiliesHaveNoKeysAndValues) {
+  const ScratchFolder scratch;
+  base::Silence silence;
+  gpt2_model().files().write(scratch / "gpt2");
+  measure::CalibrateOptions options = options_for(scratch, {3, 14});
+  options.model = scratch / "gpt2";
+  const auto found = calibrate(options, silence);
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  const auto stats = format::ActivationStats::open(scratch / "stats");
+  for (const io::TensorInfo& tensor : stats->tensors())
+    EXPECT_FALSE(tensor.name.ends_with("attn.k.absmax") || tensor.name.ends_with("attn.v.absmax")) << tensor.name;
 }
 
 }  // namespace

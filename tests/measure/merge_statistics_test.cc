@@ -113,23 +113,36 @@ TEST(MergeStatistics, LeaveOutHalfAHistogram) {
 
 TEST(StatisticsSummary, ShowWhatThereIs) {
   const ScratchFolder scratch;
-  write_safetensors(scratch / "a",
-                    {f32_tensor("b.10.x.absmax", {2}, {3, 4}), f32_tensor("b.9.x.mean_square", {2}, {0.5, 1}),
-                     i64_tensor("b.9.x.count", {1}, {7}), f32_tensor("b.9.x.hessian", {2, 2}, {1, 2, 2, 5})},
-                    {{"b.9.y.same_input_as", "b.9.x"}});
-  const auto inputs = measure::summarize(ActivationStats::open(scratch / "a").value());
-  ASSERT_TRUE(inputs.ok()) << inputs.status().message();
-  ASSERT_EQ(inputs->size(), 3u);
-  EXPECT_EQ((*inputs)[0].module, "b.9.x");
-  EXPECT_EQ((*inputs)[0].mean_square, 0.75);
-  EXPECT_EQ((*inputs)[0].absmax, std::nullopt);
-  EXPECT_EQ((*inputs)[1].module, "b.9.y");
-  EXPECT_EQ((*inputs)[1].same_input_as, "b.9.x");
-  EXPECT_EQ((*inputs)[1].rows, 7);
-  EXPECT_TRUE((*inputs)[1].hessian);
-  EXPECT_EQ((*inputs)[2].module, "b.10.x");
-  EXPECT_EQ((*inputs)[2].absmax, 4);
-  EXPECT_EQ((*inputs)[2].rows, std::nullopt);
+  write_safetensors(
+      scratch / "a",
+      {f32_tensor("b.10.x.absmax", {2}, {3, 4}), f32_tensor("b.9.x.mean_square", {2}, {0.5, 1}),
+       i64_tensor("b.9.x.count", {1}, {7}), f32_tensor("b.9.x.hessian", {2, 2}, {1, 2, 2, 5}),
+       f32_tensor("b.10.x.self_attn.k.absmax", {2}, {5, 6}), f32_tensor("b.9.y.self_attn.v.absmax", {1}, {7}),
+       f32_tensor("b.9.x.self_attn.v.absmax", {1}, {8}), f32_tensor("b.9.x.self_attn.k.absmax", {1}, {9})},
+      {{"b.9.y.same_input_as", "b.9.x"}});
+  const auto summary = measure::summarize(ActivationStats::open(scratch / "a").value());
+  ASSERT_TRUE(summary.ok()) << summary.status().message();
+  const std::vector<measure::InputSummary>& inputs = summary->inputs;
+  ASSERT_EQ(inputs.size(), 3u);
+  EXPECT_EQ(inputs[0].module, "b.9.x");
+  EXPECT_EQ(inputs[0].mean_square, 0.75);
+  EXPECT_EQ(inputs[0].absmax, std::nullopt);
+  EXPECT_EQ(inputs[1].module, "b.9.y");
+  EXPECT_EQ(inputs[1].same_input_as, "b.9.x");
+  EXPECT_EQ(inputs[1].rows, 7);
+  EXPECT_TRUE(inputs[1].hessian);
+  EXPECT_EQ(inputs[2].module, "b.10.x");
+  EXPECT_EQ(inputs[2].absmax, 4);
+  EXPECT_EQ(inputs[2].rows, std::nullopt);
+  const std::vector<measure::CacheSummary>& caches = summary->caches;
+  ASSERT_EQ(caches.size(), 3u);
+  EXPECT_EQ(caches[0].attention, "b.9.x.self_attn");
+  EXPECT_EQ(caches[0].keys_absmax, 9);
+  EXPECT_EQ(caches[0].values_absmax, 8);
+  EXPECT_EQ(caches[1].attention, "b.9.y.self_attn");
+  EXPECT_EQ(caches[1].keys_absmax, std::nullopt);
+  EXPECT_EQ(caches[2].attention, "b.10.x.self_attn");
+  EXPECT_EQ(caches[2].keys_absmax, 6);
 }
 
 TEST(MergeStatistics, CorpusOfStatistics) {

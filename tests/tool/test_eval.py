@@ -29,12 +29,18 @@ def model(dtype="F32"):
 
 
 class PlainLlama:
-    """Logits in double precision, and what every linear reads."""
+    """Logits in double precision, what every linear reads, and keys and values."""
 
     def __init__(self, made):
         self.values = {name: tensor.values() for name, tensor in made.tensors.items()}
         self.layers = made.config["num_hidden_layers"]
         self.inputs = {}
+        self.caches = {}
+
+    def cached(self, attention, half, x):
+        """What attention reads of a key or a value."""
+        self.caches.setdefault(f"{attention}.{half}", []).append(x)
+        return x
 
     def read(self, _, x):
         """What a linear makes of its input."""
@@ -81,8 +87,9 @@ class PlainLlama:
             for position, row in enumerate(x):
                 normed = self.norm(block + "input_layernorm", row)
                 q = self.rotate(self.linear(block + "self_attn.q_proj", normed), size, position)
-                keys.append(self.rotate(self.linear(block + "self_attn.k_proj", normed), size, position))
-                values.append(self.linear(block + "self_attn.v_proj", normed))
+                key = self.rotate(self.linear(block + "self_attn.k_proj", normed), size, position)
+                keys.append(self.cached(block + "self_attn", "k", key))
+                values.append(self.cached(block + "self_attn", "v", self.linear(block + "self_attn.v_proj", normed)))
                 seen = self.linear(block + "self_attn.o_proj", self.attend(q, keys, values, size))
                 row = [a + b for a, b in zip(row, seen)]
                 normed = self.norm(block + "post_attention_layernorm", row)
@@ -389,11 +396,14 @@ class CalibrateTest(ToolTest):
                              env=env))
         return file
 
-    def plain_inputs(self):
+    def plain(self):
         plain = PlainLlama(self.model)
         for ids in sequences():
             plain.logits(ids)
-        return plain.inputs
+        return plain
+
+    def plain_inputs(self):
+        return self.plain().inputs
 
     def assert_close(self, got, wanted, what):
         self.assertEqual(len(got), len(wanted), what)
@@ -402,9 +412,12 @@ class CalibrateTest(ToolTest):
 
     def test_statistics_beside_plain_python(self):
         stats, metadata = c.read_safetensors(self.calibrate("stats.safetensors"))
-        inputs = self.plain_inputs()
+        plain = self.plain()
+        inputs = plain.inputs
         self.assertEqual(metadata["tokens"], str(len(IDS)))
-        self.assertEqual({name.rsplit(".", 1)[0] for name in stats}, set(inputs))
+        self.assertEqual({name.rsplit(".", 1)[0] for name in stats}, {*inputs, *plain.caches})
+        for module, rows in plain.caches.items():  # keys after the rotation
+            self.assert_close(stats[f"{module}.absmax"].values(), [max(map(abs, v)) for v in zip(*rows)], module)
         for module, rows in inputs.items():
             self.assertEqual(stats[f"{module}.count"].values(), [len(rows)])
             for what, value_of in (("absmax", lambda v: max(map(abs, v))), ("min", min), ("max", max),

@@ -164,6 +164,24 @@ class MergeTest(StatsTest):
         self.assertIn(module + ".min", merged)
         self.assertNotIn(module + ".kurtosis", merged)
 
+    def test_keys_and_values_are_of_all_texts_or_left_out(self):
+        file = self.calibrate(self.source, "a", NEWS)
+        tensors, metadata = c.read_safetensors(self.calibrate(self.source, "b", CODE))
+        caches = [name for name in tensors if name.endswith((".self_attn.k.absmax", ".self_attn.v.absmax"))]
+        self.assertEqual(len(caches), 4)
+        merged, _ = c.read_safetensors(self.merge(file, self.path("b"))[0])
+        one, _ = c.read_safetensors(file)
+        for name in caches:
+            self.assertEqual(merged[name].values(), list(map(max, one[name].values(), tensors[name].values())), name)
+        # As an older version has written it.
+        c.write_safetensors(self.path("b"), {n: t for n, t in tensors.items() if n not in caches}, metadata)
+        for files in ((file, self.path("b")), (self.path("b"), file)):
+            out, ran = self.merge(*files)
+            self.assertIn(f"keys and values are left out: {self.path('b')} has no '{caches[0]}'", ran.stderr)
+            self.assertIn("statistics of 15 modules from 2 files", ran.stdout)
+            self.assertEqual(set(c.read_safetensors(out)[0]), set(one) - set(caches))
+        self.assertNotIn("keys", self.assert_done(run("stats", "show", self.path("b"))).stdout)
+
     def test_modules_that_no_longer_share_all_have_their_own(self):
         # In the second file k reads what nobody else reads.
         first, metadata = c.read_safetensors(self.calibrate(self.source, "a", NEWS))
@@ -254,6 +272,13 @@ class ShowTest(StatsTest):
         self.assertEqual([m["module"] for m in document["modules"]][:3],
                          [f"model.layers.0.self_attn.{p}_proj" for p in "qkv"])
         self.assertEqual(document["modules"][-1]["module"], "lm_head")
+        for layer, shown in enumerate(document["keys_and_values"]):
+            attention = f"model.layers.{layer}.self_attn"
+            self.assertEqual(shown, {"attention": attention, "keys_absmax": max(tensors[attention + ".k.absmax"].values()),
+                                     "values_absmax": max(tensors[attention + ".v.absmax"].values())})
+            self.assertIn(attention + " ", text)
+        self.assertEqual(layer, 1)
+        self.assertIn("absmax of keys", text)
         for shown in document["modules"]:
             module = shown["module"]
             squares = tensors[module + ".mean_square"].values()
