@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/fuzz/corpus.h"
 #include "tests/support/checkpoint_fixture.h"
 #include "tests/support/scratch.h"
 
@@ -212,6 +213,19 @@ TEST(InputTensors, OtherStacksAreLeftAlone) {
   const Opened found(model);
   ASSERT_EQ(found.inputs.tensors.size(), 1u);
   EXPECT_FALSE(found.inputs.tensors[0].source);
+}
+
+TEST(InputTensors, CorpusOfDialects) {
+  const auto check = [](const fs::path& file, const std::string& bytes) {
+    ScratchFolder scratch;
+    const std::size_t end = bytes.find('\0');
+    write_anew(scratch / "config.json", std::string_view(bytes).substr(0, end));
+    write_anew(scratch / "model.safetensors", std::string_view(bytes).substr(end + 1));
+    const auto checkpoint = io::Checkpoint::open(scratch / ".");
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+    EXPECT_EQ(model::input_tensors(*checkpoint).ok(), is_legal(file));
+  };
+  EXPECT_GE(run_corpus("dialect", check), 20);
 }
 
 }  // namespace
