@@ -91,6 +91,21 @@ std::string values_sentence(std::uint64_t rounded) {
   return rounded == 0 ? std::string("all as they were") : fmt::format("{} rounded", grouped_digits(rounded));
 }
 
+// What the outcomes of both ways have in common.
+template <class Outcome>
+Converted told_of(const Outcome& outcome, const std::string& to) {
+  Converted done;
+  done.to = to;
+  done.shards_written = outcome.shards_written;
+  done.shards_kept = outcome.shards_kept;
+  done.bytes_read = outcome.bytes_read;
+  done.bytes_written = outcome.bytes_written;
+  done.rounded = outcome.rounded;
+  done.seconds = outcome.seconds;
+  done.values = values_sentence(outcome.rounded);
+  return done;
+}
+
 Result<Converted> convert_gguf_file(const ConvertOptions& options, ProgressBar& progress) {
   const std::string to = options.to.empty() ? "f32" : options.to;
   if (to == kCodes)
@@ -103,19 +118,12 @@ Result<Converted> convert_gguf_file(const ConvertOptions& options, ProgressBar& 
                                                .force = options.force},
                                               progress);
   if (!outcome.ok()) return outcome.status();
-  return Converted{
-      .what = fmt::format("a {} model, {} in {}", outcome->model_type, counted(outcome->tensors, "tensor"), to),
-      .to = to,
-      .model_type = outcome->model_type,
-      .tensors = outcome->tensors,
-      .shards_written = outcome->shards_written,
-      .shards_kept = outcome->shards_kept,
-      .bytes_read = outcome->bytes_read,
-      .bytes_written = outcome->bytes_written,
-      .rounded = outcome->rounded,
-      .seconds = outcome->seconds,
-      .warnings = outcome->warnings,
-      .values = values_sentence(outcome->rounded)};
+  Converted done = told_of(*outcome, to);
+  done.what = fmt::format("a {} model, {} in {}", outcome->model_type, counted(outcome->tensors, "tensor"), to);
+  done.model_type = outcome->model_type;
+  done.tensors = outcome->tensors;
+  done.warnings = outcome->warnings;
+  return done;
 }
 
 Result<Converted> convert_checkpoint(const ConvertOptions& options, ProgressBar& progress) {
@@ -135,21 +143,14 @@ Result<Converted> convert_checkpoint(const ConvertOptions& options, ProgressBar&
   const auto layers = static_cast<std::uint64_t>(std::count_if(
       plan.tensors.begin(), plan.tensors.end(),
       [](const quantize::TensorPlan& tensor) { return tensor.source && tensor.source->codes.has_value(); }));
-  std::string values = values_sentence(outcome->rounded);
+  Converted done = told_of(*outcome, options.to);
+  done.what = fmt::format("{}, {} in {}", plan.quantized_as, counted(layers, "layer"), options.to);
+  done.model_type = plan.model_type;
+  done.tensors = plan.tensors.size();
+  done.warnings = plan.warnings;
   if (options.to == kCodes)
-    values = plan.warnings.empty() ? "codes and scales as they were" : "codes as they were, see the warning";
-  return Converted{.what = fmt::format("{}, {} in {}", plan.quantized_as, counted(layers, "layer"), options.to),
-                   .to = options.to,
-                   .model_type = plan.model_type,
-                   .tensors = plan.tensors.size(),
-                   .shards_written = outcome->shards_written,
-                   .shards_kept = outcome->shards_kept,
-                   .bytes_read = outcome->bytes_read,
-                   .bytes_written = outcome->bytes_written,
-                   .rounded = outcome->rounded,
-                   .seconds = outcome->seconds,
-                   .warnings = plan.warnings,
-                   .values = std::move(values)};
+    done.values = plan.warnings.empty() ? "codes and scales as they were" : "codes as they were, see the warning";
+  return done;
 }
 
 int run(const ConvertOptions& options, const Request& request) {
