@@ -313,7 +313,7 @@ class DryRunTest(ToolTest):
             self.assertIn(word, ran.stdout)
 
     def test_sizes_are_those_of_the_output(self):
-        for model, flags in ((c.llama(), ["--scheme", "w8a8"]), (c.mixtral(), ["--scheme", "w4a16", "--group-size", "16", "--asymmetric"]),
+        for model, flags in ((c.llama(), ["--scheme", "w8a8"]), (c.mixtral(), ["--scheme", "w4a16", "--group-size", "8", "--asymmetric"]),
                              (c.opt(), ["--scheme", "w8a8-static", "--asymmetric", "--smooth"]),
                              (c.llama(), ["--scheme", "nvfp4", "--override", "re:.*down_proj=fp8-tensor"]),
                              (c.llama(), ["--scheme", "mxfp4"])):
@@ -568,8 +568,11 @@ class VerifyTest(ToolTest):
                                            ["--scheme", "w4a16", "--group-size", "8", "--asymmetric"],
                                            ["--scheme", "w8a8-static", "--smooth"], ["--scheme", "w8a8-static", "--asymmetric"])):
                     out = self.path(f"{name}.{i}")
-                    stats = ["--stats", self.path("stats")] if "w8a8-static" in flags else []
-                    self.assert_done(run("quantize", folder, "-o", out, *flags, *stats))
+                    if "w8a8-static" in flags:
+                        flags += ["--stats", self.path("stats")]
+                        if name == "mixtral":  # vLLM takes no int8 experts with stored activation scales
+                            flags += ["--override", "re:.*experts.*=none"]
+                    self.assert_done(run("quantize", folder, "-o", out, *flags))
                     ran = self.assert_done(run("verify", out, "--json"))
                     document = json.loads(ran.stdout)
                     self.assertEqual((document["ok"], document["quantized"], document["problems"]), (True, True, []), ran)
