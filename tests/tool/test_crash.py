@@ -10,6 +10,7 @@ import time
 import unittest
 
 import checkpoints as c
+import dialects
 import syscalls
 from tool import BINARY, ToolTest, digest_tree, environment, load_json, run, snapshot, start
 
@@ -17,6 +18,7 @@ CAN_TRACE = syscalls.available()
 
 
 class CrashTest(ToolTest):
+    COMMAND = "quantize"
     FLAGS = ["--scheme", "w8a8-static", "--smooth"]
 
     def setUp(self):
@@ -36,7 +38,7 @@ class CrashTest(ToolTest):
         self.assert_untouched(self.source, self.before)
 
     def quantize(self, *more, out=None, source=None, flags=None, **options):
-        return run("quantize", source or self.source, "-o", out or self.out, *(self.flags if flags is None else flags), *more,
+        return run(self.COMMAND, source or self.source, "-o", out or self.out, *(self.flags if flags is None else flags), *more,
                    **options)
 
     def clean_run(self):
@@ -47,7 +49,7 @@ class CrashTest(ToolTest):
         return tree
 
     def command(self, *more):
-        return [BINARY, "quantize", self.source, "-o", self.out, *self.flags, *map(str, more)]
+        return [BINARY, self.COMMAND, self.source, "-o", self.out, *self.flags, *map(str, more)]
 
     def check_interrupted(self, clean, about):
         """No final name but with its final content; config.json only where all is there."""
@@ -73,17 +75,28 @@ class CrashTest(ToolTest):
         self.assertEqual(ran.returncode, 0, f"{about}: {ran}")
         self.assertEqual(digest_tree(self.out), clean, about)
 
-
-@unittest.skipUnless(CAN_TRACE, "ptrace is not permitted here")
-class KilledAtCallsTest(CrashTest):
-    """Deterministic: ended before each call that changes a file."""
-
     def interrupt(self, at, *more):
         """Runs until the call `at`; None: to the end. Returns the calls so far and the exit code."""
         calls, code, said = syscalls.trace_until(self.command("--threads", "1", *more), at, environment())
         if at is None:
             self.assertEqual(code, 0, said)
         return calls, code
+
+    def check_around_shards(self, calls, clean, what):
+        """Killed where one of the four shards appears, and between them."""
+        renames = [i for i, call in enumerate(calls) if call.name == "rename" and call.to.endswith(".safetensors")]
+        self.assertEqual(len(renames), 4)
+        for at in [renames[0], *(i + 1 for i in renames), (renames[1] + renames[2]) // 2]:
+            shutil.rmtree(self.out)
+            self.interrupt(at)
+            about = f"{what} killed before call {at}, {calls[at]}"
+            self.check_interrupted(clean, about)
+            self.check_resumed(clean, about)
+
+
+@unittest.skipUnless(CAN_TRACE, "ptrace is not permitted here")
+class KilledAtCallsTest(CrashTest):
+    """Deterministic: ended before each call that changes a file."""
 
     def test_at_every_call(self):
         clean = self.clean_run()
@@ -121,15 +134,7 @@ class KilledAtCallsTest(CrashTest):
                 calls, _ = self.interrupt(None)
                 self.assertEqual(digest_tree(self.out), clean)
                 self.assertEqual(load_json(os.path.join(self.out, "config.json"))["quantization_config"]["format"], scheme)
-                renames = [i for i, call in enumerate(calls)
-                           if call.name == "rename" and call.to.endswith(".safetensors")]
-                self.assertEqual(len(renames), 4)
-                for at in [renames[0], *(i + 1 for i in renames), (renames[1] + renames[2]) // 2]:
-                    shutil.rmtree(self.out)
-                    self.interrupt(at)
-                    about = f"{scheme} killed before call {at}, {calls[at]}"
-                    self.check_interrupted(clean, about)
-                    self.check_resumed(clean, about)
+                self.check_around_shards(calls, clean, scheme)
 
     def test_killed_again_while_resuming(self):
         clean = self.clean_run()
@@ -282,6 +287,29 @@ class KilledAtCallsTest(CrashTest):
             self.assert_done(run(*command[1:], "--resume"))
             self.assertEqual({n: d for n, d in digest_tree(self.folder).items() if not n.startswith("in/")}, beside,
                              f"killed at {at}, {calls[at]}")
+
+
+@unittest.skipUnless(CAN_TRACE, "ptrace is not permitted here")
+class KilledConversionTest(CrashTest):
+    """kvant convert of checkpoints that are quantized already: to their values, and to their codes in another layout."""
+
+    COMMAND = "convert"
+
+    def test_layouts(self):
+        for name, to in (("deepseek", "bf16"), ("deepseek", "compressed-tensors"), ("modelopt nvfp4", "compressed-tensors"),
+                         ("gptq, zero points", "compressed-tensors"), ("gptq, act-order", "f32"), ("awq", "compressed-tensors"),
+                         ("gpt-oss", "bf16")):
+            with self.subTest(name, to=to):
+                tensors, config = dialects.ALL[name].of(c.llama("BF16", hidden=32, intermediate=48, layers=1))
+                self.source = c.write_folder(self.path(name + to), c.Model(tensors, config, []), shards=4)
+                self.before = snapshot(self.source)
+                self.flags = ["--to", to]
+                shutil.rmtree(self.out, ignore_errors=True)
+                clean = self.clean_run()
+                calls, _ = self.interrupt(None)
+                self.assertEqual(digest_tree(self.out), clean)
+                self.check_around_shards(calls, clean, f"{name} to {to}")
+                self.assert_untouched(self.source, self.before)
 
 
 class KilledAtRandomTest(CrashTest):
