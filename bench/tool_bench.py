@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Times `kvant quantize` beside `cp` of the same checkpoint, in a memory file system.
 
-    bench/tool_bench.py KVANT [--gigabytes 2] [--threads 2] [--json FILE]
+    bench/tool_bench.py KVANT [--gigabytes 2] [--threads 2] [--schemes w8a8,fp8] [--json FILE]
 
-The two take turns, several times; the best of each counts. Prints time, rate, ratio and peak memory.
+cp and the schemes take turns, several times; the best of each counts. Prints times, rates, ratios and peak memory.
 """
 
 import argparse
@@ -19,6 +19,8 @@ import time
 
 COLUMNS = 4096
 LINEARS = 8
+# One of each kind of scale; none needs statistics.
+SCHEMES = ("w8a8", "fp8", "fp8-block", "w4a16", "mxfp4a16", "nvfp4a16")
 
 
 def bell_shaped_block(elements):
@@ -28,7 +30,7 @@ def bell_shaped_block(elements):
 
 
 def write_checkpoint(folder, total_bytes):
-    rows = total_bytes // 2 // COLUMNS // LINEARS
+    rows = total_bytes // 2 // COLUMNS // LINEARS // 128 * 128  # whole blocks of fp8-block
     header, end = {}, 0
     for i in range(LINEARS):
         size = rows * COLUMNS * 2
@@ -77,6 +79,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--folder", default="/dev/shm", help="in a memory file system")
+    parser.add_argument("--schemes", default=",".join(SCHEMES), help="with commas between them")
     parser.add_argument("--json", help="write the figures there")
     arguments = parser.parse_args()
     total = int(arguments.gigabytes * 1e9)
@@ -90,25 +93,29 @@ def main():
         os.mkdir(source)
         checkpoint = write_checkpoint(source, total)
         size = os.path.getsize(checkpoint)
-        copy, output = os.path.join(folder, "copy"), os.path.join(folder, "w8a8")
-        copies, runs, peak = [], [], 0
+        copy, output = os.path.join(folder, "copy"), os.path.join(folder, "out")
+        schemes = arguments.schemes.split(",")
+        copies, runs, peaks = [], {scheme: [] for scheme in schemes}, dict.fromkeys(schemes, 0)
         for _ in range(arguments.repeats):
             copies.append(timed(["cp", checkpoint, copy])[0])
             os.remove(copy)
-            seconds, memory = timed([arguments.kvant, "quantize", source, "-o", output, "--scheme", "w8a8", "--threads",
-                                     str(arguments.threads), "-q"])
-            runs.append(seconds)
-            peak = max(peak, memory)
-            shutil.rmtree(output)
+            for scheme in schemes:
+                seconds, memory = timed([arguments.kvant, "quantize", source, "-o", output, "--scheme", scheme, "--threads",
+                                         str(arguments.threads), "-q"])
+                runs[scheme].append(seconds)
+                peaks[scheme] = max(peaks[scheme], memory)
+                shutil.rmtree(output)
         figures = {
-            "bytes": size, "threads": arguments.threads, "cp_seconds": min(copies), "quantize_seconds": min(runs),
-            "ratio_to_cp": min(copies) / min(runs), "peak_bytes": peak,
+            "bytes": size, "threads": arguments.threads, "cp_seconds": min(copies),
+            "schemes": {scheme: {"seconds": min(runs[scheme]), "ratio_to_cp": min(copies) / min(runs[scheme]),
+                                 "peak_bytes": peaks[scheme]} for scheme in schemes},
         }
-        print("kvant quantize --scheme w8a8, %.1f GB of bf16 in %s, %d threads, best of %d:"
+        print("kvant quantize, %.1f GB of bf16 in %s, %d threads, best of %d:"
               % (size / 1e9, arguments.folder, arguments.threads, arguments.repeats))
-        print("  cp             %6.2f s  %6.2f GB/s" % (min(copies), size / 1e9 / min(copies)))
-        print("  kvant quantize %6.2f s  %6.2f GB/s  %.2f of cp  peak memory %.0f MiB"
-              % (min(runs), size / 1e9 / min(runs), figures["ratio_to_cp"], peak / 2**20))
+        print("  %-12s %6.2f s  %6.2f GB/s" % ("cp", min(copies), size / 1e9 / min(copies)))
+        for scheme, made in figures["schemes"].items():
+            print("  %-12s %6.2f s  %6.2f GB/s  %.2f of cp  peak memory %.0f MiB"
+                  % (scheme, made["seconds"], size / 1e9 / made["seconds"], made["ratio_to_cp"], made["peak_bytes"] / 2**20))
         if arguments.json:
             with open(arguments.json, "w") as file:
                 json.dump(figures, file, indent=2)

@@ -147,10 +147,10 @@ def tool():
     """The lines that compare `kvant quantize` with `cp`."""
     figures = json.loads((ROOT / "bench_tool.json").read_text())
     gigabytes = figures["bytes"] / 1e9
-    return [f"{gigabytes:.1f} GB of bf16 in a memory file system to w8a8 on {figures['threads']} threads: "
-            f"{figures['quantize_seconds']:.2f} s, {gigabytes / figures['quantize_seconds']:.1f} GB/s.",
-            f"`cp` of the same file in the same run took {figures['cp_seconds']:.2f} s, {figures['ratio_to_cp']:.1f} times as long. "
-            f"Peak memory: {figures['peak_bytes'] / 1e6:.0f} MB."]
+    lines = [f"{gigabytes:.1f} GB of bf16 in a memory file system on {figures['threads']} threads, beside `cp` of the same file in the "
+             f"same run ({figures['cp_seconds']:.2f} s):", "", "| scheme | seconds | GB/s | of cp's speed | peak memory |", "|---|---|---|---|---|"]
+    return lines + [f"| {scheme} | {made['seconds']:.2f} | {gigabytes / made['seconds']:.1f} | {made['ratio_to_cp']:.2f} | "
+                    f"{made['peak_bytes'] / 1e6:.0f} MB |" for scheme, made in figures["schemes"].items()]
 
 
 def peers():

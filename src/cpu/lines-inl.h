@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "core/runs.h"
 #include "cpu/blocks-inl.h"
@@ -160,7 +161,26 @@ KVANT_NOINLINE void walk_runs(const ElementwiseWork& job, std::int64_t first, co
         left = 0;
         return;
       }
-      for (std::int64_t i = 0; i < batch; ++i) {
+      std::int64_t i = 0;
+      // Two whole runs of half a block, as groups of 16 are, make a block. Not for bodies that are for long runs only.
+      constexpr bool kTakesPairs = requires { Body::block(own, std::declval<PairParameters<L>>(), s, false); };
+      if constexpr (kTakesPairs) {
+        if (count == run && run == kBlock / 2 && n >= batch * run) {
+          for (; i + 2 <= batch; i += 2) {
+            for_each_whole_block<L>(s, kBlock, {stream && can_stream<L>(s.out), fetch_ahead},
+                                    [&](const Span& block, std::int64_t, bool st) KVANT_INLINE_LAMBDA {
+                                      Body::block(own, PairParameters<L>{table, i}, block, st);
+                                    });
+            s = s + kBlock;
+          }
+          n -= i * run;
+          if (i == batch) {
+            left = 0;
+            return;
+          }
+        }
+      }
+      for (; i < batch; ++i) {
         const auto p = parameters_of_run<Body>(own, RunParameters<L>(table, i));
         for_each_block<L>(s, count, {stream && can_stream<L>(s.out), fetch_ahead},
                           [&](const Span& block, std::int64_t, bool st)

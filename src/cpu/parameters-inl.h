@@ -172,7 +172,7 @@ class ParameterTable {
   }
 };
 
-// A block's parameters, in two shapes that bodies cannot tell apart: one set for all elements of a run, …
+// A block's parameters, in shapes that bodies cannot tell apart: one set for all elements of a run, …
 template <class L>
 struct RunParameters {
   static constexpr bool kUniform = true;
@@ -198,6 +198,30 @@ struct RunParameters {
   KVANT_INLINE Quad input_lo() const { return four(input_lo_); }
   KVANT_INLINE Quad input_hi() const { return four(input_hi_); }
   KVANT_INLINE typename L::QuadI zero_point() const { return {zero_point_, zero_point_, zero_point_, zero_point_}; }
+};
+
+// … or one for each half of a block, which both orders keep apart: runs of half a block, as groups of 16 are …
+template <class L>
+struct PairParameters {
+  static constexpr bool kUniform = false;
+  using Quad = typename L::Quad;
+  const ParameterTable<L>& table;
+  std::int64_t run;
+
+  KVANT_INLINE Quad both(const typename L::C* p) const {
+    const auto first = L::broadcast(p + run), second = L::broadcast(p + run + 1);
+    return {first, first, second, second};
+  }
+  KVANT_INLINE Quad scale() const { return both(table.scale); }
+  KVANT_INLINE Quad inverse() const { return both(table.inverse); }
+  KVANT_INLINE Quad lo() const { return both(table.lo); }
+  KVANT_INLINE Quad hi() const { return both(table.hi); }
+  KVANT_INLINE Quad input_lo() const { return both(table.input_lo); }
+  KVANT_INLINE Quad input_hi() const { return both(table.input_hi); }
+  KVANT_INLINE typename L::QuadI zero_point() const {
+    const auto first = L::set_int(table.zero_point[run]), second = L::set_int(table.zero_point[run + 1]);
+    return {first, first, second, second};
+  }
 };
 
 // … or one for each column.

@@ -15,6 +15,7 @@
 
 #include "core/guarantee.h"
 #include "core/type_lists.h"
+#include "cpu/blocks-inl.h"
 #include "cpu/fetch.h"
 #include "cpu/lanes/block.h"
 #include "cpu/range_kernel.h"
@@ -178,11 +179,18 @@ KVANT_INLINE void store_some_int(std::int32_t* p, typename L::I x, std::int64_t 
 
 // ---- Along a stretch ------------------------------------------------------------------------------------------
 
-// Fewer elements than a block has places, the first of them again in the others.
+// Fewer elements than a block has places, in the first of them, and some again in the others. From half a block on,
+// which groups of 16 are, by copies whose size is known.
 template <class Accumulator, class In>
 struct PaddedBlock {
   In elements[Accumulator::kBlock];
   KVANT_INLINE PaddedBlock(const In* p, std::int64_t n) {
+    constexpr std::int64_t kHalf = Accumulator::kBlock / 2;
+    if (n >= kHalf) {
+      copy_elements(elements + kHalf, p, kHalf);
+      copy_rest<kHalf>(elements, p, n);
+      return;
+    }
     for (std::int64_t i = 0; i < Accumulator::kBlock; ++i) elements[i] = load_unaligned(p + (i < n ? i : 0));
   }
 };
