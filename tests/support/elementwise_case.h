@@ -206,10 +206,11 @@ std::vector<KernelOnGrid<Kernel>> on_each_grid(const std::vector<const Kernel*>&
 }
 
 inline const std::vector<Granularity> kGranularities2d = {
-    Granularity::per_tensor(),     Granularity::per_channel(0),   Granularity::per_channel(1),
-    Granularity::per_token(),      Granularity::per_group(1, 1),  Granularity::per_group(1, 5),
-    Granularity::per_group(1, 32), Granularity::per_group(0, 2),  Granularity::per_group(0, 100),
-    Granularity::per_block(2, 5),  Granularity::per_block(2, 32), Granularity::per_block(100, 8)};
+    Granularity::per_tensor(),     Granularity::per_channel(0),    Granularity::per_channel(1),
+    Granularity::per_token(),      Granularity::per_group(1, 1),   Granularity::per_group(1, 5),
+    Granularity::per_group(1, 8),  Granularity::per_group(1, 16),  Granularity::per_group(1, 32),
+    Granularity::per_group(0, 2),  Granularity::per_group(0, 100), Granularity::per_block(2, 5),
+    Granularity::per_block(2, 32), Granularity::per_block(100, 8)};
 
 // One problem: random operands and parameters, and what the operator reads and writes.
 struct ElementwiseCase {
