@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -93,12 +92,6 @@ std::string length_bytes(std::uint64_t length) {
   std::string bytes;
   for (int i = 0; i < 8; ++i) bytes += static_cast<char>(length >> (8 * i) & 0xFF);
   return bytes;
-}
-
-double seconds_of(const auto& work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 // ---- Types and sizes ------------------------------------------------------------------------------------------
@@ -452,21 +445,22 @@ TEST(SafetensorsRefusal, TheEndOfTheFile) {
   return usage.ru_maxrss / 1024;
 }
 
+// Nothing here asserts a time: what took more than a few steps for each byte or tensor would run into ctest's limit. A
+// sanitizer, which makes all of it thirty times slower, sees smaller headers.
+constexpr int kFewer = kSanitized ? 10 : 1;
+
 TEST(SafetensorsStress, AMillionTensors) {
+  constexpr int kTensors = 1'000'000 / kFewer;
   std::string json = "{";
-  for (int i = 0; i < 1'000'000; ++i) {
+  for (int i = 0; i < kTensors; ++i) {
     // In an order that is neither that of the names nor that of the places.
-    const int place = static_cast<int>(std::int64_t{i} * 7919 % 1'000'000);
+    const int place = static_cast<int>(std::int64_t{i} * 7919 % kTensors);
     json += fmt::format(R"("t{}":{{"dtype":"U8","shape":[],"data_offsets":[{},{}]}},)", i, place, place + 1);
   }
   json.back() = '}';
-  const double seconds = seconds_of([&] {
-    const auto header = parse(json, 1'000'000);
-    ASSERT_TRUE(header.ok()) << header.status().message();
-    EXPECT_EQ(header->tensors.size(), 1'000'000u);
-  });
-  RecordProperty("milliseconds", static_cast<int>(seconds * 1000));
-  EXPECT_LT(seconds, 30);
+  const auto header = parse(json, kTensors);
+  ASSERT_TRUE(header.ok()) << header.status().message();
+  EXPECT_EQ(header->tensors.size(), static_cast<std::size_t>(kTensors));
 }
 
 // `fill` between the two until it has that many bytes.
@@ -476,9 +470,9 @@ std::string filled(std::string_view before, char fill, std::string_view after, s
   return json += after;
 }
 
-// Fast and in memory that is a small multiple of the header, whether it is accepted or not.
+// In memory that is a small multiple of the header, whether it is accepted or not.
 TEST(SafetensorsStress, LongHeaders) {
-  constexpr std::size_t kLongest = io::kMaxHeaderBytes, kLong = kLongest / 10;
+  constexpr std::size_t kLongest = io::kMaxHeaderBytes / kFewer, kLong = kLongest / 10;
   struct Case {
     std::size_t bytes;
     std::string_view before;
@@ -506,12 +500,9 @@ TEST(SafetensorsStress, LongHeaders) {
   };
   for (const Case& one : cases) {
     const std::string json = filled(one.before, one.fill, one.after, one.bytes);
-    const double seconds = seconds_of([&] {
-      const Status status = parse(json).status();
-      EXPECT_EQ(status.ok(), one.good) << one.before << ": " << status.message();
-      EXPECT_LT(status.message().size(), 5000u);
-    });
-    EXPECT_LT(seconds, 60) << one.before;
+    const Status status = parse(json).status();
+    EXPECT_EQ(status.ok(), one.good) << one.before << ": " << status.message();
+    EXPECT_LT(status.message().size(), 5000u);
   }
   if (!kSanitized) {
     EXPECT_LT(peak_megabytes(), 1500);
