@@ -2,28 +2,27 @@
 
     python tests/interop/checkpoint_matrix.py build/release/kvant [--write docs/interop.md] [--only FAMILY/SCHEME]
 
-Needs torch, transformers and compressed-tensors. Prints a table of schemes and families; the page that --write makes has
-it too, with what the letters mean. Ends with 1 if anything differs or fails that LIMITS does not explain.
+Needs torch, transformers and compressed-tensors; uses vLLM if it is there. Prints a line for each family and scheme and,
+with --write, makes the page that explains the letters. Ends with 1 if anything fails that LIMITS does not explain.
 """
 
 import argparse
-import importlib.metadata
 import json
-import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
+import warnings
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import compressed_tensors
 import torch
 import transformers as t
 from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.quantization import QuantizationConfig
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 from compressed_tensors.utils import match_name
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 # Every part that loaders fuse has a multiple of 128 rows, and every input a multiple of 128 channels: all groups and
@@ -60,17 +59,52 @@ FAMILIES = {
 EQUAL_INTEGER_SCALES = []
 
 
+
+
 class Refused(Exception):
-    pass
+    """The tool refuses a scheme for a family in words, as it should."""
 
 
 class Differs(Exception):
-    pass
+    """What nothing explains."""
+
+
+# What others cannot do, by name: a condition without which it would be a fault of ours, and the sentence for the page.
+# `case` has family, experts (are some quantized?), scheme (QuantizationScheme) and format.
+LIMITS = {
+    "activations": (
+        lambda case: case.scheme.input_activations is not None and case.scheme.input_activations.dynamic is not True,
+        "transformers loads the weights, and reports the stored scales of activations, of which it has no use, as unexpected "
+        "keys: with `dequantize=True` those of every module, else those of experts."),
+    "zero points": (
+        lambda case: not case.scheme.weights.symmetric and case.format == "pack-quantized",
+        "compressed-tensors prepares zero points of the unpacked shape for a compressed model, so that packed ones, its own "
+        "too, do not fit; `dequantize=True` loads them."),
+    "experts": (
+        lambda case: case.experts and (
+            not case.scheme.weights.symmetric or case.format == "int-quantized"
+            or (case.format, case.scheme.weights.strategy) == ("float-quantized", "block") or case.format == "mxfp8-quantized"),
+        "transformers stacks experts of FP8 with a scale for a channel or a tensor, and packed ones without zero points; it "
+        "fails on others."),
+    "global scales": (
+        lambda case: case.experts and case.format == "nvfp4-pack-quantized",
+        "transformers leaves out the global scale when it stacks experts of NVFP4: it loads them **with wrong values and "
+        "without a word**. All other weights are right."),
+    "stacks": (
+        lambda case: case.experts and case.family == "Llama-4",
+        "transformers wants the experts of Llama-4 in stacks and does not make them from modules. Checked in the files only."),
+    "bf16": (
+        lambda case: case.family.endswith("f32") and case.format.startswith(("mx", "nv")),
+        "compressed-tensors decompresses MX and NVFP4 to bf16 whatever the model is, and a model in f32 then fails in its "
+        "first step; `dequantize=True` works."),
+}
 
 
 # ---- The tool ----
 
 class Tool:
+    """kvant as a program."""
+
     def __init__(self, binary):
         self.binary = str(Path(binary).resolve())
 
@@ -177,15 +211,15 @@ class Quantized:
         self.config = QuantizationConfig.model_validate(described)
         [self.scheme] = self.config.config_groups.values()
         self.compressor = BaseCompressor.get_value_from_registry(self.scheme.format or self.config.format)
-        self.tensors = tensors_of(folder)
-        self.modules = defaultdict(dict)
-        for name in self.tensors:
-            if name.endswith(".weight_scale"):
-                module = name.removesuffix(".weight_scale")
-                self.modules[module] = {key.removeprefix(f"{module}."): value for key, value in self.tensors.items()
-                                        if key.startswith(f"{module}.")}
+        tensors = tensors_of(folder)
+        self.modules = {name.removesuffix(".weight_scale"): {} for name in tensors if name.endswith(".weight_scale")}
+        for name, value in tensors.items():
+            module, _, part = name.rpartition(".")
+            if module in self.modules:
+                self.modules[module][part] = value
         if not self.modules:
             raise Differs("no quantized module in the output")
+        self.experts = any(".experts." in module for module in self.modules)
         for module in self.modules:
             if any(match_name(module, pattern) for pattern in self.config.ignore):
                 raise Differs(f"{module} is quantized, and config.json ignores it")
@@ -276,38 +310,65 @@ def check_codes(quantized, original):
 
 # ---- transformers ----
 
-def load(kind, folder, dtype, dequantize=None):
-    options = {} if dequantize is None else dict(
-        quantization_config=t.CompressedTensorsConfig(dequantize=dequantize))
-    model, info = kind.from_pretrained(folder, dtype=dtype, output_loading_info=True, **options)
-    wrong = {key: sorted(info[key]) for key in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")
-             if info.get(key)}
+ACTIVATIONS = re.compile(r".*\.input_(scale|zero_point|global_scale)")
+
+
+def load(kind, folder, dtype, **options):
+    """The model, and the names of limits that were met."""
+    try:
+        model, info = kind.from_pretrained(folder, dtype=dtype, output_loading_info=True, **options)
+    except RuntimeError as problem:
+        # transformers says no more than this; its report goes to the log.
+        for words, limit in (("ignore_mismatched_sizes", "zero points"), ("automatic conversion", "experts")):
+            if words in str(problem):
+                return None, [limit]
+        raise
+    limits = []
+    for key in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+        names = sorted(map(str, info.get(key) or []))
+        if key == "unexpected_keys" and names and all(map(ACTIVATIONS.fullmatch, names)):
+            limits.append("activations")
+        elif names and all(".experts." in name for name in names) and not options:
+            return None, ["stacks"]
+        elif names:
+            raise Differs(f"{len(names)} {key.replace('_', ' ')}, first {names[0]}")
+    return model.eval(), limits
+
+
+def check_load(kind, folder, values, dtype, dequantize):
+    """transformers loads the checkpoint, and after decompression its parameters are those of the model with kvant's values.
+    Returns whether they are, and the names of limits that were met."""
+    model, limits = load(kind, folder, dtype, quantization_config=t.CompressedTensorsConfig(dequantize=dequantize))
+    if model is None:
+        return False, limits
+    try:
+        with torch.no_grad():
+            model(torch.arange(16)[None])  # Compressed weights are decompressed by the first step.
+    except RuntimeError as problem:
+        if "to have the same dtype" not in str(problem):
+            raise
+        limits.append("bf16")
+    expected, got = dict(values.named_parameters()), dict(model.named_parameters())
+    lacking = expected.keys() - got.keys()
+    if lacking:
+        raise Differs(f"parameters are missing: {sorted(lacking)[:3]}")
+    wrong = [name for name, value in expected.items() if not equal_once_rounded(got[name].data, value.data)]
+    if wrong and all(".experts." in name for name in wrong):
+        return False, limits + ["global scales"]
     if wrong:
-        key, names = next(iter(wrong.items()))
-        raise Differs(f"{len(names)} {key.replace('_', ' ')}, first {names[0]}")
-    return model.eval()
+        raise Differs(f"{wrong[0]} of transformers differs from kvant's values")
+    return True, limits
 
 
-def check_load(kind, folder, values, dtype, through, dequantize):
-    """transformers loads the checkpoint, and after decompression its parameters are those of the model of kvant's values;
-    `through` is the dtype that compressed-tensors decompresses to."""
-    model = load(kind, folder, dtype, dequantize)
-    ids = torch.arange(16)[None]
-    with torch.no_grad():
-        model(ids)  # Compressed weights are decompressed by the first forward pass.
-    expected = dict(values.named_parameters())
-    got = {name: value for name, value in model.named_parameters() if name in expected}
-    if got.keys() != expected.keys():
-        raise Differs(f"parameters are missing: {sorted(expected.keys() - got.keys())[:3]}")
-    for name, value in got.items():
-        if not same_bits(value.data, expected[name].data.to(through).to(dtype)) and not same_bits(
-                value.data, expected[name].data.to(dtype)):
-            raise Differs(f"{name} of transformers differs from kvant's values")
+def equal_once_rounded(theirs, exact):
+    """compressed-tensors may go through bf16 to f32; a parameter that is not quantized does not."""
+    return same_bits(theirs, exact.to(theirs.dtype)) or same_bits(theirs, exact.bfloat16().to(theirs.dtype))
 
 
 # ---- vLLM ----
 
 def vllm_parser():
+    """What vLLM reads quantization_config with, if it is installed."""
     try:
         from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsConfig
     except ImportError:
@@ -315,73 +376,170 @@ def vllm_parser():
     return CompressedTensorsConfig
 
 
-# ---- The table ----
+# ---- A family and a scheme ----
 
-def check(tool, parser, family, kind, folder, statistics, options, scratch):
-    output, exact = Path(scratch) / "out", Path(scratch) / "values"
-    dtype = torch.float32 if family.endswith("f32") else torch.bfloat16
-    letters, notes, counted = "", [], (0, 0)
-    integers = "-static" not in options[1] and options[1].startswith("w")
-    more = EQUAL_INTEGER_SCALES if integers else []
-    try:
+@dataclass
+class Case:
+    family: str
+    kind: type
+    experts: bool = False
+    scheme: object = None
+    format: str = ""
+    letters: str = ""
+    limits: list = field(default_factory=list)
+    refusal: str = ""
+    left_out: str = ""
+    failure: str = ""
+    codes: int = 0
+    other_codes: int = 0  # if the division is made in bf16
+
+    def meet(self, limits):
+        for name in limits:
+            if not LIMITS[name][0](self):
+                raise Differs(f"'{name}' does not explain what happened here")
+            if name not in self.limits:
+                self.limits.append(name)
+
+
+def quantize(tool, case, folder, statistics, options, output):
+    """With statistics where the scheme needs them, and without the layer that they lack, as the refusals say."""
+    for _ in range(3):
         try:
-            tool.quantize(folder, output, options + more)
+            return tool.quantize(folder, output, options)
         except Differs as problem:
-            if "needs --stats" not in str(problem) and "--stats" not in str(problem):
+            lacking = re.search(r"has no '(.+)\.(absmax|min)'", str(problem))
+            if lacking:
+                case.left_out = lacking.group(1)
+                options = options + ["--ignore", case.left_out]
+            elif "--stats" in str(problem) and "--stats" not in options:
+                options = options + ["--stats", str(statistics)]
+            else:
                 raise
-            tool.quantize(folder, output, options + more + ["--stats", statistics])
-    except Refused as reason:
-        return "refused", [str(reason)], counted
+    raise Differs("kvant quantize asks for ever more options")
+
+
+def check(tool, vllm, case, folder, statistics, options, scratch):
+    output, exact = Path(scratch) / "out", Path(scratch) / "values"
+    integers = options[1].startswith("w")
+    quantize(tool, case, folder, statistics, options + EQUAL_INTEGER_SCALES * integers, output)
+    tool.must("verify", output)
     tool.must("convert", output, "-o", exact, "--to", "f32")
     quantized = Quantized(output)
+    case.experts, case.scheme, case.format = quantized.experts, quantized.scheme, quantized.config.format
     check_files(quantized, tensors_of(exact))
-    letters += "V"
-    if quantized.scheme.weights.type == "float" or more:
-        counted = check_codes(quantized, tensors_of(folder))
-        letters += "C"
-    if parser is not None:
-        parser.from_config(json.loads((output / "config.json").read_text())["quantization_config"])
-        letters += "P"
-    through = torch.bfloat16 if "fp4" in quantized.config.format or "mx" in quantized.config.format else dtype
-    try:
-        values = load(kind, exact, torch.float32)
-    except Exception as problem:  # noqa: BLE001
-        return letters, [f"values: {problem}"], counted
+    case.letters += "V"
+    if not integers or EQUAL_INTEGER_SCALES:
+        case.other_codes, case.codes = check_codes(quantized, tensors_of(folder))
+        case.letters += "C"
+    if vllm is not None:
+        vllm.from_config(json.loads((output / "config.json").read_text())["quantization_config"])
+        case.letters += "P"
+    values, limits = load(case.kind, exact, torch.float32)
+    case.meet(limits)
+    if values is None:
+        return
+    dtype = torch.float32 if case.family.endswith("f32") else torch.bfloat16
     for letter, dequantize in (("L", False), ("D", True)):
-        try:
-            check_load(kind, output, values, dtype, through, dequantize)
-            letters += letter
-        except Exception as problem:  # noqa: BLE001
-            notes.append(f"{letter}: {type(problem).__name__}: {problem}")
-    return letters, notes, counted
+        equal, limits = check_load(case.kind, output, values, dtype, dequantize)
+        case.meet(limits)
+        if equal:
+            case.letters += letter.lower() if limits else letter
+
+
+# ---- The page ----
+
+PAGE = """# Checkpoints and loaders
+
+`./dev interop` makes this page (`tests/interop/checkpoint_matrix.py`): every scheme of `kvant quantize` on a tiny random model of every
+family, beside transformers {transformers}, compressed-tensors {compressed} and torch {torch}. Models are in bf16 but for the last column.
+Statistics of activations are from `kvant calibrate`, or from hooks in torch where kvant does not run the family.
+
+| letter | what was checked |
+|---|---|
+| V | compressed-tensors decompresses every module of the files to kvant's values (`kvant convert --to f32`), rounded once to the dtype that it multiplies in, bit for bit |
+| C | scales and codes are those that compressed-tensors makes from the original weights in f32, byte for byte (the global scale of NVFP4 to one bit). Integers are not compared: compressed-tensors divides by 127.5 and 7.5, kvant by 127 and 7 |
+| L | transformers loads the checkpoint, compressed, without missing or unexpected keys, and has kvant's values after its first step |
+| D | the same with `dequantize=True` |
+{vllm}| l, d | the values are right, and a note says what is not |
+| – | refused by the tool, with a reason |
+
+{table}
+
+{notes}
+
+## Where codes may differ
+
+compressed-tensors divides by scales in the dtype of the weights. In bf16 a quotient is rounded twice, to bf16 and to its code, and
+{share:.1f}% of the FP8 codes in the table above would be others: neighbours, by at most half of a step of bf16 nearer. kvant divides in f32, and
+so does C. Codes of MX and NVFP4 are the same either way: their divisors are powers of two, or f32.
+"""
+
+
+def page(columns, cases, vllm):
+    numbers, lines = {}, []
+
+    def note(text):
+        return f"<sup>{numbers.setdefault(text, len(numbers) + 1)}</sup>"
+
+    families = [family for family in FAMILIES if any(key[0] == family for key in cases)]
+    lines.append("| | " + " | ".join(families) + " |")
+    lines.append("|---" * (len(families) + 1) + "|")
+    for scheme in columns:
+        cells = []
+        for family in families:
+            case = cases[family, scheme]
+            cell = "–" + note(f"Refused: {case.refusal}.") if case.refusal else case.letters
+            cell += "".join(note(LIMITS[name][1]) for name in case.limits)
+            if case.left_out:
+                cell += note(f"With `--ignore {case.left_out}`: `kvant calibrate` does not run that layer.")
+            cells.append("FAILS" if case.failure else cell)
+        lines.append(f"| {scheme} | " + " | ".join(cells) + " |")
+    notes = "\n".join(f"{number}. {text}" for text, number in numbers.items())
+    codes = sum(case.codes for case in cases.values())
+    share = 100 * sum(case.other_codes for case in cases.values()) / max(codes, 1)
+    return PAGE.format(table="\n".join(lines), notes=notes, share=share, transformers=t.__version__,
+                       compressed=compressed_tensors.__version__, torch=torch.__version__.partition("+")[0],
+                       vllm="| P | vLLM's parser accepts quantization_config |\n" if vllm else "")
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("kvant")
-    parser.add_argument("--write")
-    parser.add_argument("--only", default="/")
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("kvant", help="the tool")
+    parser.add_argument("--write", metavar="FILE", help="make the page")
+    parser.add_argument("--only", metavar="FAMILY/SCHEME", default="/", help="a part; either may be empty")
     arguments = parser.parse_args()
-    t.utils.logging.set_verbosity_error()
-    t.utils.logging.disable_progress_bar()
-    tool, vllm = Tool(arguments.kvant), vllm_parser()
     only_family, _, only_scheme = arguments.only.partition("/")
+    if arguments.write and (only_family or only_scheme):
+        parser.error("the page needs all families and schemes: --write does not go with --only")
+    t.utils.logging.set_verbosity(50)
+    t.utils.logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", message="You passed `quantization_config`")
+    tool, vllm, cases = Tool(arguments.kvant), vllm_parser(), {}
     for family in FAMILIES:
         if only_family not in ("", family):
             continue
         with tempfile.TemporaryDirectory() as scratch:
             folder, statistics = Path(scratch) / "model", Path(scratch) / "stats"
             model = make(family, folder)
-            source = collect_statistics(tool, model, folder, statistics, scratch)
-            for scheme, options in tool.columns(folder):
-                if only_scheme not in ("", scheme):
-                    continue
+            collect_statistics(tool, model, folder, statistics, scratch)
+            columns = [(name, options) for name, options in tool.columns(folder) if only_scheme in ("", name)]
+            for scheme, options in columns:
+                case = cases[family, scheme] = Case(family, type(model))
                 with tempfile.TemporaryDirectory() as place:
                     try:
-                        result = check(tool, vllm, family, type(model), folder, statistics, options, place)
-                    except Exception as problem:
-                        result = "FAIL", [f"{type(problem).__name__}: {problem}"], (0, 0)
-                print(family, source, scheme, *result, flush=True)
+                        check(tool, vllm, case, folder, statistics, options, place)
+                    except Refused as reason:
+                        case.refusal = str(reason)
+                    except Exception as problem:  # Whatever it is, the other cells are of interest.
+                        case.failure = f"{type(problem).__name__}: {problem}"
+                remarks = [text for text in (case.refusal and f"refused: {case.refusal}", *case.limits,
+                                             case.left_out and f"without {case.left_out}", case.failure) if text]
+                print(f"{family:12} {scheme:22} {case.letters:5} {'; '.join(remarks)}", flush=True)
+    failures = sum(bool(case.failure) for case in cases.values())
+    print(f"{len(cases)} checkpoints, {sum(bool(case.refusal) for case in cases.values())} refused, {failures} failed")
+    if arguments.write:
+        Path(arguments.write).write_text(page([name for name, _ in columns], cases, vllm))
+    return 1 if failures or not cases else 0
 
 
 if __name__ == "__main__":
