@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,6 +60,9 @@ FAMILIES = {
 EQUAL_INTEGER_SCALES = []
 
 
+
+
+CODES = ("weight", "weight_packed")
 
 
 class Refused(Exception):
@@ -265,47 +269,51 @@ def ranges(weight, args):
     return groups.amin(2), groups.amax(2)
 
 
+def made_by_compressed_tensors(quantized, weight, low, high, given, stored):
+    """The tensors of a module from its weight, in the arithmetic of the weight's dtype, with the scale as it is stored."""
+    scale, zero_point = calculate_qparams(low, high, quantized.scheme.weights, given)
+    if stored.dtype in (torch.bfloat16, torch.float16, torch.float32):
+        scale = scale.to(stored.dtype).to(weight.dtype)
+    state = {"weight": weight, "weight_scale": scale}
+    if given is not None:
+        state["weight_global_scale"] = given
+    if not quantized.scheme.weights.symmetric:
+        state["weight_zero_point"] = zero_point
+    return quantized.compressor.compress(state, quantized.scheme)
+
+
 def check_codes(quantized, original):
-    """Scales and codes that compressed-tensors makes from the original weights equal kvant's, byte for byte. In f32: what
-    llm-compressor makes of a model in bf16 divides in bf16 and rounds twice; the number of codes that are others then is
-    returned."""
-    args, others, all_codes = quantized.scheme.weights, 0, 0
-    weights = {module: original_weight(original, module).float() for module in quantized.modules}
+    """Scales and codes that compressed-tensors makes from the original weights, in f32, equal kvant's, byte for byte.
+    Returns, for weights in bf16, how many of the bytes of each tensor are others in bf16, and of how many."""
+    args, others = quantized.scheme.weights, Counter()
+    weights = {module: original_weight(original, module) for module in quantized.modules}
     for module, tensors in quantized.modules.items():
-        weight, stored, common, given = weights[module], tensors["weight_scale"], [weights[module]], None
+        weight, common, given = weights[module], [weights[module]], None
         shared = {"tensor": "weight_scale", "tensor_group": "weight_global_scale"}.get(args.strategy)
         if shared:  # Neighbours that loaders fuse have one scale, that of the largest of them.
             parent = module.rpartition(".")[0]
             common = [weights[other] for other in quantized.modules if other.rpartition(".")[0] == parent
                       and same_bits(quantized.modules[other][shared], tensors[shared])]
-        low, high = min(w.min() for w in common), max(w.max() for w in common)
+        low, high = min(w.min() for w in common).reshape(1), max(w.max() for w in common).reshape(1)
         if args.strategy == "tensor_group":
-            given = tensors["weight_global_scale"]
+            given, theirs = tensors["weight_global_scale"], generate_gparam(low.float(), high.float())
             # torch divides a number by a tensor as the number times the rounded reciprocal: one bit may differ.
-            if abs(int(generate_gparam(low, high).view(torch.int32)) - int(given.view(torch.int32))) > 1:
-                raise Differs(f"{module}: the global scale is {given}, compressed-tensors says {generate_gparam(low, high)}")
-        low, high = (low.reshape(1), high.reshape(1)) if args.strategy == "tensor" else ranges(weight, args)
-        scale, zero_point = calculate_qparams(low, high, args, given)
-        # As stored, and codes are made with the scale as it is stored.
-        if stored.dtype in (torch.bfloat16, torch.float16, torch.float32):
-            scale = scale.to(stored.dtype).float()
-        state = {"weight": weight, "weight_scale": scale}
-        if given is not None:
-            state["weight_global_scale"] = given
-        if not args.symmetric:
-            state["weight_zero_point"] = zero_point
-        made = quantized.compressor.compress(state, quantized.scheme)
-        for name, theirs in made.items():
-            ours = tensors[name]
-            if not same_bits(theirs.to(ours.dtype), ours):
-                count = int((theirs.to(ours.dtype).view(torch.uint8) != ours.view(torch.uint8)).sum())
-                raise Differs(f"{module}.{name}: {count} of {ours.nbytes} bytes differ from compressed-tensors'")
-        if stored.dtype == torch.bfloat16 and "weight" in made:
-            state |= {"weight": weight.bfloat16(), "weight_scale": scale.bfloat16()}
-            twice = quantized.compressor.compress(state, quantized.scheme)["weight"]
-            others += int((twice.view(torch.uint8) != made["weight"].view(torch.uint8)).sum())
-            all_codes += weight.numel()
-    return others, all_codes
+            if abs(int(theirs.view(torch.int32)) - int(given.view(torch.int32))) > 1:
+                raise Differs(f"{module}: the global scale is {given}, compressed-tensors says {theirs}")
+        if args.strategy != "tensor":
+            low, high = ranges(weight, args)
+        for dtype in {torch.float32, weight.dtype}:
+            made = made_by_compressed_tensors(quantized, weight.to(dtype), low.to(dtype), high.to(dtype), given,
+                                              tensors["weight_scale"])
+            for name, theirs in made.items():
+                ours = tensors[name]
+                count = int((theirs.to(ours.dtype).contiguous().view(torch.uint8) != ours.view(torch.uint8)).sum())
+                if dtype == torch.float32 and count:
+                    raise Differs(f"{module}.{name}: {count} of {ours.nbytes} bytes differ from compressed-tensors'")
+                if dtype != torch.float32:
+                    part = "scales" if name == "weight_scale" else "codes" if name in CODES else name
+                    others += Counter({("differ", part): count, ("all", part): ours.nbytes})
+    return others
 
 
 # ---- transformers ----
@@ -335,9 +343,9 @@ def load(kind, folder, dtype, **options):
     return model.eval(), limits
 
 
-def check_load(kind, folder, values, dtype, dequantize):
-    """transformers loads the checkpoint, and after decompression its parameters are those of the model with kvant's values.
-    Returns whether they are, and the names of limits that were met."""
+def check_load(kind, folder, values, dtype, dequantize, through_bf16):
+    """transformers loads the checkpoint, and after decompression its parameters are those of the model with kvant's values;
+    those of some formats go through bf16. Returns whether they are equal, and the names of limits that were met."""
     model, limits = load(kind, folder, dtype, quantization_config=t.CompressedTensorsConfig(dequantize=dequantize))
     if model is None:
         return False, limits
@@ -352,17 +360,13 @@ def check_load(kind, folder, values, dtype, dequantize):
     lacking = expected.keys() - got.keys()
     if lacking:
         raise Differs(f"parameters are missing: {sorted(lacking)[:3]}")
-    wrong = [name for name, value in expected.items() if not equal_once_rounded(got[name].data, value.data)]
+    wrong = [name for name, value in expected.items() if not same_bits(got[name].data, value.data.to(got[name].dtype))
+             and not (through_bf16 and same_bits(got[name].data, value.data.bfloat16().to(got[name].dtype)))]
     if wrong and all(".experts." in name for name in wrong):
         return False, limits + ["global scales"]
     if wrong:
         raise Differs(f"{wrong[0]} of transformers differs from kvant's values")
     return True, limits
-
-
-def equal_once_rounded(theirs, exact):
-    """compressed-tensors may go through bf16 to f32; a parameter that is not quantized does not."""
-    return same_bits(theirs, exact.to(theirs.dtype)) or same_bits(theirs, exact.bfloat16().to(theirs.dtype))
 
 
 # ---- vLLM ----
@@ -390,8 +394,7 @@ class Case:
     refusal: str = ""
     left_out: str = ""
     failure: str = ""
-    codes: int = 0
-    other_codes: int = 0  # if the division is made in bf16
+    others: Counter = field(default_factory=Counter)  # bytes, as check_codes() counts them
 
     def meet(self, limits):
         for name in limits:
@@ -429,7 +432,7 @@ def check(tool, vllm, case, folder, statistics, options, scratch):
     check_files(quantized, tensors_of(exact))
     case.letters += "V"
     if not integers or EQUAL_INTEGER_SCALES:
-        case.other_codes, case.codes = check_codes(quantized, tensors_of(folder))
+        case.others = check_codes(quantized, tensors_of(folder))
         case.letters += "C"
     if vllm is not None:
         vllm.from_config(json.loads((output / "config.json").read_text())["quantization_config"])
@@ -440,7 +443,9 @@ def check(tool, vllm, case, folder, statistics, options, scratch):
         return
     dtype = torch.float32 if case.family.endswith("f32") else torch.bfloat16
     for letter, dequantize in (("L", False), ("D", True)):
-        equal, limits = check_load(case.kind, output, values, dtype, dequantize)
+        equal, limits = check_load(case.kind, output, values, dtype, dequantize, case.format.startswith(("mx", "nv")))
+        if "activations" in limits and not dequantize and not case.experts:
+            raise Differs("transformers has no place for the scales of activations")
         case.meet(limits)
         if equal:
             case.letters += letter.lower() if limits else letter
@@ -452,7 +457,8 @@ PAGE = """# Checkpoints and loaders
 
 `./dev interop` makes this page (`tests/interop/checkpoint_matrix.py`): every scheme of `kvant quantize` on a tiny random model of every
 family, beside transformers {transformers}, compressed-tensors {compressed} and torch {torch}. Models are in bf16 but for the last column.
-Statistics of activations are from `kvant calibrate`, or from hooks in torch where kvant does not run the family.
+Statistics of activations are from `kvant calibrate`, or from hooks in torch where kvant does not run the family; those of its experts, to
+which torch gives no hook, are random numbers.
 
 | letter | what was checked |
 |---|---|
@@ -467,11 +473,14 @@ Statistics of activations are from `kvant calibrate`, or from hooks in torch whe
 
 {notes}
 
-## Where codes may differ
+## Models in bf16
 
-compressed-tensors divides by scales in the dtype of the weights. In bf16 a quotient is rounded twice, to bf16 and to its code, and
-{share:.1f}% of the FP8 codes in the table above would be others: neighbours, by at most half of a step of bf16 nearer. kvant divides in f32, and
-so does C. Codes of MX and NVFP4 are the same either way: their divisors are powers of two, or f32.
+C computes in f32, as kvant does. compressed-tensors itself computes in the dtype of the weights: in bf16 it rounds quotients twice, to
+bf16 and to a code, so some scales and codes of the checkpoints above would be others.
+
+| format | bytes of scales that differ | bytes of codes that differ |
+|---|---|---|
+{others}
 """
 
 
@@ -495,9 +504,13 @@ def page(columns, cases, vllm):
             cells.append("FAILS" if case.failure else cell)
         lines.append(f"| {scheme} | " + " | ".join(cells) + " |")
     notes = "\n".join(f"{number}. {text}" for text, number in numbers.items())
-    codes = sum(case.codes for case in cases.values())
-    share = 100 * sum(case.other_codes for case in cases.values()) / max(codes, 1)
-    return PAGE.format(table="\n".join(lines), notes=notes, share=share, transformers=t.__version__,
+    formats = defaultdict(Counter)
+    for case in cases.values():
+        if case.others:
+            formats[case.format] += case.others
+    others = [f"| {name} | " + " | ".join(f"{count['differ', part] / count['all', part]:.2%}" for part in ("scales", "codes"))
+              + " |" for name, count in formats.items()]
+    return PAGE.format(table="\n".join(lines), notes=notes, others="\n".join(others), transformers=t.__version__,
                        compressed=compressed_tensors.__version__, torch=torch.__version__.partition("+")[0],
                        vllm="| P | vLLM's parser accepts quantization_config |\n" if vllm else "")
 
