@@ -88,15 +88,16 @@ Command calibrate_command() {
   for (Argument& argument : run_arguments(options->run, "FILE.scratch beside the statistics"))
     arguments.push_back(std::move(argument));
   arguments.push_back(json_option(options->json));
-  return {.name = "calibrate",
-          .description =
-              "Collect statistics of activations. Runs the model over a text, block by block, and writes for the "
-              "input of every linear the min, max, max magnitude and mean square of each channel, the squared error of "
-              "its int8 codes, and a histogram: what quantize needs for --smooth and for static schemes, and compare "
-              "to estimate what outputs lose.",
-          .examples = kCalibrateExamples,
-          .arguments = std::move(arguments),
-          .run = [options](const Request& request) { return run(*options, request); }};
+  return {
+      .name = "calibrate",
+      .description =
+          "Collect statistics of activations. Runs the model over a text, block by block, and writes for the "
+          "input of every linear the min, max, max magnitude and mean square of each channel, the squared error of "
+          "its int8 codes, and a histogram: what quantize needs for --smooth, --kv-fp8 and static schemes, and compare "
+          "to estimate what outputs lose.",
+      .examples = kCalibrateExamples,
+      .arguments = std::move(arguments),
+      .run = [options](const Request& request) { return run(*options, request); }};
 }
 
 }  // namespace kvant::cli

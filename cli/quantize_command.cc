@@ -35,7 +35,7 @@ struct QuantizeOptions {
   std::string stats, alpha, smooth_groups, scale_dtype, report;
   std::vector<std::string> ignore, include, overrides;
   std::string group_size;  // empty: the scheme's own; "auto"
-  bool asymmetric = false, resume = false, force = false, json = false, dry_run = false;
+  bool kv_fp8 = false, asymmetric = false, resume = false, force = false, json = false, dry_run = false;
   int threads = 0;
   std::uint64_t max_memory = quantize::kDefaultMaxMemory;
 };
@@ -44,6 +44,7 @@ constexpr const char* kQuantizeExamples =
     "  kvant quantize ./Llama -o ./Llama-w8a8\n"
     "  kvant calibrate ./Llama --text corpus.txt -o stats.safetensors     # statistics of activations, then:\n"
     "  kvant quantize ./Llama -o ./Llama-w8a8 --stats stats.safetensors --smooth\n"
+    "  kvant quantize ./Llama -o ./Llama-fp8 --scheme fp8 --kv-fp8 --stats stats.safetensors\n"
     "  kvant quantize ./Llama --scheme w4a16 --group-size 64 --dry-run\n"
     "  kvant quantize ./Llama -o ./Llama-w8a8 --ignore 're:.*down_proj'\n"
     "  kvant quantize ./Llama -o ./Llama-fp8 --scheme fp8 --override 're:.*mlp.*=nvfp4a16'";
@@ -120,6 +121,7 @@ Result<quantize::QuantizeOptions> recipe_of(const QuantizeOptions& options) {
     recipe.overrides.push_back(std::move(made));
   }
   if (!options.stats.empty()) recipe.stats = options.stats;
+  recipe.fp8_kv_cache = options.kv_fp8;
   recipe.smooth = !options.alpha.empty();
   double alpha = 0;
   if (recipe.smooth && options.alpha != kFamilyAlpha && parse_alpha(options.alpha, alpha)) recipe.alpha = alpha;
@@ -147,15 +149,16 @@ std::string misuse(const QuantizeOptions& options) {
   if (!recipe.ok()) return std::string(recipe.status().message());
   constexpr const char* kGiveStats =
       "needs activation statistics; give them with --stats FILE, which 'kvant calibrate' writes";
-  bool uses_stats = recipe->scheme.needs_statistics();
+  bool uses_stats = options.kv_fp8 || recipe->scheme.needs_statistics();
   for (const quantize::SchemeOverride& override : recipe->overrides)
     uses_stats = uses_stats || (override.scheme && override.scheme->needs_statistics());
   if (options.stats.empty() && !options.alpha.empty()) return fmt::format("--smooth {}", kGiveStats);
+  if (options.stats.empty() && options.kv_fp8) return fmt::format("--kv-fp8 {}", kGiveStats);
   if (options.stats.empty() && recipe->scheme.needs_statistics())
     return fmt::format("--scheme {} {}", options.scheme, kGiveStats);
   if (!options.stats.empty() && options.alpha.empty() && options.report.empty() && !uses_stats)
     return fmt::format(
-        "--stats has no effect on {} by itself; --smooth, --report and the schemes that store activation "
+        "--stats has no effect on {} by itself; --smooth, --kv-fp8, --report and the schemes that store activation "
         "scales ({}) use it",
         options.scheme, schemes_with_statistics());
   if (options.alpha.empty() && !options.smooth_groups.empty()) return "--smooth-groups has no effect without --smooth";
@@ -195,6 +198,14 @@ std::string smoothing_line(const quantize::CheckpointPlan& plan) {
   return fmt::format("{} of norm and linears, alpha {:g}", counted(plan.smoothed.size(), "group"), plan.alpha);
 }
 
+// Empty: keys and values stay what they are.
+std::string cache_line(const quantize::CheckpointPlan& plan) {
+  if (!plan.fp8_kv_cache) return {};
+  const std::size_t scales = count(plan, Action::add_scale);
+  return scales == 0 ? std::string("FP8 keys and values, by the scales of the input")
+                     : fmt::format("FP8 keys and values, {}", counted(scales, "new scale"));
+}
+
 void tell_warnings(const quantize::CheckpointPlan& plan) {
   const Terminal terminal = Terminal::of(2);
   for (const std::string& warning : plan.warnings) tell(fmt::format("{} {}", terminal.yellow("warning:"), warning));
@@ -205,6 +216,7 @@ std::string plan_totals(const quantize::CheckpointPlan& plan) {
   text += fmt::format("{} quantized, {} copied", counted(count(plan, Action::quantize), "layer"),
                       counted(count(plan, Action::copy), "tensor"));
   if (!plan.smoothed.empty()) text += fmt::format("; smoothing: {}", smoothing_line(plan));
+  if (plan.fp8_kv_cache) text += fmt::format("; KV cache: {}", cache_line(plan));
   text += fmt::format("\nsize             {}\n", ratio(plan.bytes_before, plan.bytes_after));
   text += fmt::format("expected memory  {} at most\n", byte_size(plan.expected_memory));
   if (!plan.ignore.empty()) {
@@ -229,6 +241,7 @@ io::Json json_of(const quantize::CheckpointPlan& plan, const QuantizeOptions& op
                        {"bytes_before", plan.bytes_before},
                        {"bytes_after", plan.bytes_after},
                        {"expected_memory", plan.expected_memory},
+                       {"fp8_kv_cache", plan.fp8_kv_cache},
                        {"alpha", plan.smoothed.empty() ? io::Json() : io::Json(plan.alpha)},
                        {"smoothed", io::Json::array()},
                        {"ignore", plan.ignore},
@@ -275,6 +288,7 @@ void print_summary(const quantize::CheckpointPlan& plan, const quantize::Quantiz
                                  counted(count(plan, Action::quantize), "layer"), options.scheme);
   text += fmt::format("size      {}\n", ratio(plan.bytes_before, plan.bytes_after));
   if (!plan.smoothed.empty()) text += fmt::format("smoothed  {}\n", smoothing_line(plan));
+  if (plan.fp8_kv_cache) text += fmt::format("KV cache  {}\n", cache_line(plan));
   text += fmt::format("shards    {} written", outcome.shards_written);
   if (outcome.shards_kept > 0) text += fmt::format(", {} kept from the previous run", outcome.shards_kept);
   text += fmt::format("\ntime      {}, {} read at {}\n", duration(outcome.seconds), byte_size(outcome.bytes_read),
@@ -405,11 +419,14 @@ Command quantize_command() {
            {.name = "--stats",
             .placeholder = "FILE",
             .help =
-                "Activation statistics, for --smooth and for schemes that store activation scales: what 'kvant "
+                "Activation statistics, for --smooth, --kv-fp8 and schemes that store activation scales: what 'kvant "
                 "calibrate IN --text FILE -o STATS' makes from a text; --report also reads an imatrix of llama.cpp, "
                 "which has no ranges",
             .to = &options->stats,
             .is_path = true},
+           {.name = "--kv-fp8",
+            .help = "Store scales for FP8 keys and values in the KV cache, of every attention layer, from --stats",
+            .to = &options->kv_fp8},
            {.name = "--smooth",
             .placeholder = "[ALPHA]",
             .help = "Fold SmoothQuant smoothing into norms and weights first; ALPHA from 0 to 1 (default 0.8 for "

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "io/checkpoint.h"
 #include "kvant/element.h"
 
 namespace kvant::format {
@@ -22,6 +23,11 @@ inline constexpr std::array kCacheHalves = {CacheHalf::keys, CacheHalf::values};
 
 constexpr std::string_view name(CacheHalf half) { return half == CacheHalf::keys ? "keys" : "values"; }
 
+// "model.layers.0.self_attn" of "model.layers.0.self_attn.k_proj.weight"; empty: the tensor is of no such layer.
+std::string_view cached_attention_of(std::string_view tensor);
+
+// "model.layers.0.self_attn.k_proj", the linear that makes the keys where they have one of their own.
+std::string cache_projection(std::string_view attention, CacheHalf half);
 // "model.layers.0.self_attn.k_scale"
 std::string cache_scale_name(std::string_view attention, CacheHalf half);
 // "model.layers.0.self_attn.k"
@@ -31,8 +37,11 @@ struct OfCache {
   std::string_view attention;
   CacheHalf half;
 };
-// What the two above say of a name; nothing: it is of something else.
+// What the two above say of a name; nothing: it is of something else. ModelOpt has its scales one level below, in
+// "model.layers.0.self_attn.k_proj.k_scale", and loaders take both.
 std::optional<OfCache> cache_scale_of(std::string_view tensor);
+// The scale of an attention layer by either name; null: it has none.
+const io::TensorPlace* find_cache_scale(const io::Checkpoint& checkpoint, std::string_view attention, CacheHalf half);
 std::optional<OfCache> cache_statistics_of(std::string_view module);
 
 }  // namespace kvant::format

@@ -15,6 +15,8 @@
 #include "base/refuse.h"
 #include "format/compressed_tensors.h"
 #include "format/dialects.h"
+#include "format/element_dtype.h"
+#include "format/kv_cache.h"
 #include "format/module_name.h"
 #include "format/patterns.h"
 #include "format/quantization_config.h"
@@ -25,6 +27,7 @@
 #include "kvant/stream.h"
 #include "measure/file_contents.h"
 #include "measure/network_shapes.h"
+#include "model/families.h"
 #include "model/model_facts.h"
 #include "model/roles.h"
 #include "quantize/output_folder.h"
@@ -221,6 +224,59 @@ Status check_all_scales(const io::Checkpoint& checkpoint, const std::vector<form
   return {};
 }
 
+// Layers of attention whose keys and values loaders expect scales of: all, in models that kvant knows to be read so.
+// Elsewhere (a model that sees pictures has layers of that name without a cache) those that have one of the two.
+std::set<std::string, std::less<>> cached_attentions(const io::Checkpoint& checkpoint) {
+  const bool all = model::against_cache_scales(model::facts_of(checkpoint).model_type).empty();
+  std::set<std::string, std::less<>> attentions;
+  for (const auto& [name, place] : checkpoint.tensors()) {
+    if (const auto scale = format::cache_scale_of(name)) attentions.emplace(scale->attention);
+    if (const std::string_view attention = format::cached_attention_of(name); all && !attention.empty())
+      attentions.emplace(attention);
+  }
+  return attentions;
+}
+
+// FP8 keys and values have both scales in every layer of attention, and others have none.
+Status check_cache_scales(const io::Checkpoint& checkpoint, const std::string& where, bool fp8_kv_cache,
+                          Verification& verification, base::Progress& progress) {
+  std::vector<std::string>& problems = verification.problems;
+  if (!fp8_kv_cache) {
+    for (const auto& [name, place] : checkpoint.tensors())
+      if (format::cache_scale_of(name))
+        problems.push_back(
+            fmt::format("{}: tensor '{}' is a scale of FP8 keys or values, which {} does not speak of: loaders have no "
+                        "place for it",
+                        printable(checkpoint.shard_name(place.shard)), printable(name), where));
+    return {};
+  }
+  const std::set<std::string, std::less<>> attentions = cached_attentions(checkpoint);
+  if (attentions.empty())
+    problems.push_back(fmt::format("{}: keys and values are FP8, but no layer of attention has scales of them", where));
+  for (const std::string& attention : attentions)
+    for (const format::CacheHalf half : format::kCacheHalves) {
+      const io::TensorPlace* const place = format::find_cache_scale(checkpoint, attention, half);
+      if (place == nullptr) {
+        problems.push_back(
+            fmt::format("{}: keys and values are FP8, but there is no tensor '{}': loaders would take 1; "
+                        "quantize the checkpoint again with --kv-fp8",
+                        where, printable(format::cache_scale_name(attention, half))));
+        continue;
+      }
+      const io::TensorInfo& info = checkpoint.at(*place);
+      const bool is_one = info.shape.empty() || info.shape == std::vector<std::uint64_t>{1};
+      if (!is_one || !format::is_scale_dtype(info.dtype)) {
+        problems.push_back(fmt::format("{}: tensor '{}' is {} {}, must be F32, F16 or BF16 [1]",
+                                       printable(checkpoint.shard_name(place->shard)), printable(info.name),
+                                       io::name(info.dtype), base::bracketed(info.shape)));
+        continue;
+      }
+      if (Status s = check_scales(checkpoint, *place, problems, progress); !s.ok()) return s;
+    }
+  verification.checks.push_back(fmt::format("scales of keys and values of {} attention layers", attentions.size()));
+  return {};
+}
+
 // Codes in another dialect than kvant's own: its tensors must agree, and its scales must be numbers.
 Status check_dialect(const io::Checkpoint& checkpoint, const Stream& stream, Verification& verification,
                      base::Progress& progress) {
@@ -243,6 +299,9 @@ Status check_dialect(const io::Checkpoint& checkpoint, const Stream& stream, Ver
     if (s.code() == StatusCode::Internal) return s;
     problems.emplace_back(s.message());
   }
+  if (Status s = check_cache_scales(checkpoint, weights.description, weights.fp8_kv_cache, verification, progress);
+      !s.ok())
+    return s;
   check_network_shapes(checkpoint, weights.layers, verification);
   verification.not_checked.emplace_back(
       "which Linears a loader expects to be quantized: that is for kvant's own layout");
@@ -287,6 +346,8 @@ Status check_quantized(const io::Checkpoint& checkpoint, const format::Quantizat
   check_lists(text, *config, modules, problems);
   verification.checks.push_back(fmt::format("ignore list against {} unquantized Linear{}", modules.plain.size(),
                                             modules.plain.size() == 1 ? "" : "s"));
+  if (Status s = check_cache_scales(checkpoint, text.where, config->fp8_kv_cache, verification, progress); !s.ok())
+    return s;
   check_fused(modules, problems);
   verification.checks.emplace_back("fused layers under one scheme");
   check_model_type(checkpoint, problems);

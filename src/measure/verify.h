@@ -6,9 +6,9 @@
 // quantization_config is one that loaders take, with known keys only; every Linear has its codes and scales with shapes
 // and dtypes that agree; scales are finite and positive, zero points in range, weight_shape true; every Linear that is
 // not quantized is in `ignore`, and no quantized one is; q, k and v (and gate and up, w1 and w3) of one layer under one
-// scheme; no zero points where the scheme is symmetric; static activations have input_scale; shards say "format": "pt";
-// config.json says what the model is, and where kvant knows the network, the shapes of its linears and norms follow
-// from it.
+// scheme; no zero points where the scheme is symmetric; static activations have input_scale; FP8 keys and values have
+// both scales in every layer of attention, and others have none; shards say "format": "pt"; config.json says what the
+// model is, and where kvant knows the network, the shapes of its linears and norms follow from it.
 #pragma once
 
 #include <filesystem>

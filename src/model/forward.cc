@@ -11,7 +11,9 @@
 #include "base/for_each_part.h"
 #include "base/refuse.h"
 #include "base/size.h"
+#include "format/kv_cache.h"
 #include "io/file.h"
+#include "kvant/elementwise.h"
 
 namespace kvant::model {
 namespace {
@@ -134,6 +136,13 @@ Status Forward::load_block(std::size_t index) {
     if (const auto* norms = std::get_if<HeadNormsStep>(&step))
       for (const std::string& module : {norms->queries, norms->keys})
         if (Status s = load_norm(module, network_->head_size, loaded); !s.ok()) return s;
+    if (const auto* attention = std::get_if<AttendStep>(&step); attention != nullptr && weights_->fp8_kv_cache()) {
+      const auto keys = weights_->cache_scale(attention->module, format::CacheHalf::keys);
+      if (!keys.ok()) return keys.status();
+      const auto values = weights_->cache_scale(attention->module, format::CacheHalf::values);
+      if (!values.ok()) return values.status();
+      loaded.cache = {*keys, *values};
+    }
     for (const LinearModule* linear : linears_of(step))
       if (Status s = load_linear(*linear, max_rows_, loaded); !s.ok()) return s;
     if (const auto* mlp = std::get_if<MlpStep>(&step)) {
@@ -359,12 +368,31 @@ Status Forward::run(const RotateStep& /*step*/, Lengths lengths, float* /*residu
   });
 }
 
+Status Forward::round_cache(float* x, float scale, std::int64_t rows) const {
+  const Shape shape = {rows, network_->kv_width()};
+  const auto plan = ElementwisePlan::select(stream_, {.op = QuantizeKind::fake_quantize,
+                                                      .shape = shape,
+                                                      .input = ElementKind::f32,
+                                                      .output = ElementKind::f32,
+                                                      .grid = format::kCacheCode});
+  if (!plan.ok()) return plan.status();
+  ElementwiseArgs args;
+  args.input = {x, ElementKind::f32, shape, network_->heads_width()};
+  args.output = {x, ElementKind::f32, shape, network_->heads_width()};
+  args.scale = AnyParameter(AnyRef{&scale, ElementKind::f32, {}, 0});
+  return plan->run(stream_, {}, args);
+}
+
 Status Forward::run(const AttendStep& step, Lengths lengths, float* /*residual*/, InputObserver* observer) {
   float* const keys = heads_.data() + network_->context_width();
   float* const values = keys + network_->kv_width();
   if (observer != nullptr)
     if (Status s = observer->see_cache(step, keys, values, network_->heads_width(), rows_of(lengths)); !s.ok())
       return s;
+  if (loaded_.cache) {
+    if (Status s = round_cache(keys, loaded_.cache->keys, rows_of(lengths)); !s.ok()) return s;
+    if (Status s = round_cache(values, loaded_.cache->values, rows_of(lengths)); !s.ok()) return s;
+  }
   std::vector<std::int64_t> firsts;
   std::int64_t first = 0;
   for (const std::int64_t length : lengths) firsts.push_back(std::exchange(first, first + length));

@@ -80,10 +80,15 @@ class Forward {
   struct Norm {
     std::vector<float> weight, bias;
   };
+  // Of FP8 keys and values.
+  struct CacheScales {
+    float keys = 1, values = 1;
+  };
   // What a block, or the head, has read.
   struct Loaded {
     std::map<std::string, LinearLayer, std::less<>> linears;
     std::map<std::string, Norm, std::less<>> norms;
+    std::optional<CacheScales> cache;  // nothing: keys and values are what they are
   };
 
   Forward(const Stream& stream, const Weights& weights, const Network& network, const NetworkSteps& steps,
@@ -113,6 +118,8 @@ class Forward {
   Status run_expert(const Expert& expert, std::int64_t inner, const float* x, std::int64_t rows, float* y,
                     InputObserver* observer);
   Status run_experts(const MlpStep& step, std::int64_t rows, InputObserver* observer);
+  // Keys or values of all rows, in place: what a cache of FP8 gives back of them.
+  Status round_cache(float* x, float scale, std::int64_t rows) const;
   // One key and value head of one sequence, with all queries that use it.
   void attend(const AttendStep& step, std::int64_t first_row, std::int64_t length, std::int64_t kv_head,
               std::vector<float>& scratch);

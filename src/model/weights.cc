@@ -1,6 +1,7 @@
 #include "model/weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -77,6 +78,7 @@ Status Weights::find_quantized_layers() {
         "--to bf16",
         io::printable_path(path_), (*found)->description);
   quantized_as_ = std::move((*found)->description);
+  fp8_kv_cache_ = (*found)->fp8_kv_cache;
   for (format::QuantizedLayer& layer : (*found)->layers) {
     modules_.insert(layer.module);
     std::string module = layer.module;
@@ -134,6 +136,23 @@ Result<io::Json> Weights::fingerprints() const {
 const format::QuantizedLayer* Weights::quantized(std::string_view module) const {
   const auto found = layers_.find(module);
   return found == layers_.end() ? nullptr : &found->second;
+}
+
+Result<float> Weights::cache_scale(std::string_view attention, format::CacheHalf half) const {
+  const io::TensorPlace* const place = format::find_cache_scale(checkpoint(), attention, half);
+  if (place == nullptr)
+    return invalid_problem("{}: keys and values are FP8, but there is no tensor '{}'", io::printable_path(path()),
+                           printable(format::cache_scale_name(attention, half)));
+  const io::TensorInfo& info = checkpoint().at(*place);
+  // ModelOpt writes it without a dimension.
+  const auto found = find(info.name, info.shape.empty() ? std::vector<std::uint64_t>() : std::vector<std::uint64_t>{1});
+  if (!found.ok()) return found.status();
+  float scale = 0;
+  if (Status s = read_rows(*found, 0, 1, &scale); !s.ok()) return s;
+  if (!(scale > 0) || !std::isfinite(scale))
+    return invalid_problem("{}: '{}' is {}, must be finite and positive", io::printable_path(path()),
+                           printable(info.name), scale);
+  return scale;
 }
 
 const std::vector<std::uint64_t>* Weights::shape_of(std::string_view tensor) const {

@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "format/kv_cache.h"
 #include "format/quantized_layers.h"
 #include "format/weight_source.h"
 #include "io/checkpoint.h"
@@ -54,6 +55,11 @@ class Weights {
   // Tells these files from others and from these after a change.
   Result<io::Json> fingerprints() const;
 
+  // Keys and values of attention are FP8, with scales that are stored (format/kv_cache.h).
+  bool fp8_kv_cache() const { return fp8_kv_cache_; }
+  // One of them. Refuses what is missing, is not one number in floating point, or no scale: not finite and positive.
+  Result<float> cache_scale(std::string_view attention, format::CacheHalf half) const;
+
   // Null: the module is not quantized.
   const format::QuantizedLayer* quantized(std::string_view module) const;
   // Where the tensors of quantized() are. Not of a GGUF, which has none.
@@ -84,6 +90,7 @@ class Weights {
   std::variant<io::Checkpoint, GgufModel> source_;
   std::map<std::string, std::size_t, std::less<>> gguf_tensors_;  // by name
   std::string quantized_as_;
+  bool fp8_kv_cache_ = false;
   struct Part {
     std::vector<std::uint64_t> shape;
     format::WeightSource source;

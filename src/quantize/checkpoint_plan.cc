@@ -14,6 +14,7 @@ std::string_view name(Action action) {
     case Action::smooth: return "smooth";
     case Action::decode: return "decode";
     case Action::recode: return "recode";
+    case Action::add_scale: return "add";
   }
   return "unknown";
 }

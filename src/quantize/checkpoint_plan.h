@@ -43,6 +43,7 @@ struct QuantizeOptions {
   bool fits_group_size = false;                // --group-size auto: the largest of 128, 64, 32 that fits all layers
   std::vector<SchemeOverride> overrides;       // the first that matches counts
   std::optional<std::filesystem::path> stats;  // activation statistics (activation_stats.h)
+  bool fp8_kv_cache = false;                   // scales for FP8 keys and values of attention, from the statistics
   bool smooth = false;
   std::optional<double> alpha;               // default: the family's
   std::optional<std::string> smooth_groups;  // a family ("llama", "opt", "bloom") or a JSON file (smooth_groups.h)
@@ -61,6 +62,7 @@ enum class Action : std::uint8_t {
   smooth,     // multiplied by s but not quantized: a router, or an ignored Linear after a folded norm
   decode,     // a Linear that was quantized and is not any more, or a part of a stack of experts: its values
   recode,     // a Linear whose codes stay what they are, in another layout
+  add_scale,  // of the keys or values of an attention layer, by the statistics
 };
 std::string_view name(Action action);
 constexpr bool has_codes(Action action) { return action == Action::quantize || action == Action::recode; }
@@ -95,7 +97,7 @@ struct CheckpointPlan {
   std::string quantized_as;             // what the input is quantized to already; empty: nothing
   bool is_conversion = false;
   std::string model_type;     // as config.json has it
-  bool fp8_kv_cache = false;  // scales of keys and values that the input has
+  bool fp8_kv_cache = false;  // scales of keys and values: those that the input has, or new ones
   std::vector<SmoothedGroup> smoothed;
   double alpha = 0;                   // of the smoothing; 0 without
   std::vector<std::string> warnings;  // sentences: a norm that is left alone and why, files that are not copied …

@@ -9,9 +9,12 @@
 #include "base/refuse.h"
 #include "format/compressed_tensors.h"
 #include "format/element_dtype.h"
+#include "format/kv_cache.h"
 #include "format/module_name.h"
 #include "format/patterns.h"
+#include "format/weight_form.h"
 #include "io/json.h"
+#include "model/families.h"
 #include "model/input_tensors.h"
 #include "model/smooth_groups.h"
 #include "quantize/gather_warnings.h"
@@ -65,14 +68,15 @@ class Decider {
 
   Result<CheckpointPlan> decide() {
     if (options_.conversion) return decide_conversion();
-    for (const auto step :
-         {&Decider::check_options, &Decider::judge_all, &Decider::choose_schemes, &Decider::check_patterns,
-          &Decider::check_fused, &Decider::check_experts, &Decider::plan_smoothing, &Decider::check_static})
+    for (const auto step : {&Decider::check_options, &Decider::judge_all, &Decider::choose_schemes,
+                            &Decider::check_patterns, &Decider::check_fused, &Decider::check_experts,
+                            &Decider::plan_smoothing, &Decider::check_static, &Decider::find_attentions})
       if (Status s = (this->*step)(); !s.ok()) return s;
     for (TensorPlan& tensor : plan_.tensors)
       if (tensor.action == Action::copy && made_.contains(tensor.name)) tensor.action = Action::decode;
     fill_scale_groups();
     fill_ignore();
+    add_cache_scales();
     fill_sizes();
     plan_.warnings = gather_warnings(plan_.warnings);
     return std::move(plan_);
@@ -159,6 +163,8 @@ class Decider {
     if (Status s = find_inputs(); !s.ok()) return s;
     if (options_.smooth && stats_ == nullptr)
       return invalid_problem("--smooth needs activation statistics; give them with --stats FILE");
+    if (options_.fp8_kv_cache && stats_ == nullptr)
+      return invalid_problem("--kv-fp8 needs activation statistics; give them with --stats FILE");
     plan_.schemes.push_back(options_.scheme);
     std::vector<std::string> patterns;
     for (const SchemeOverride& override : options_.overrides) {
@@ -577,6 +583,86 @@ class Decider {
     return {};
   }
 
+  // Those that --kv-fp8 gives scales: whose keys and values the statistics must know.
+  Status find_attentions() {
+    if (!options_.fp8_kv_cache) return {};
+    const std::string where = io::printable_path(checkpoint_.path()), file = io::printable_path(stats_->path());
+    if (const std::string reason = model::against_cache_scales(facts_.model_type); !reason.empty())
+      return unsupported("{}: --kv-fp8: {}", where, reason);
+    for (const TensorPlan& tensor : plan_.tensors) {
+      const std::string_view module = format::module_of(tensor.name);
+      const std::string_view attention = format::cached_attention_of(tensor.name);
+      if (module.empty() || attention.empty() || tensor.shape.size() != 2 || !format::element_of(tensor.dtype))
+        continue;
+      // Beside the keys' own weight, where they have one.
+      const auto [place, is_new] = attentions_.try_emplace(std::string(attention), tensor.name);
+      if (!is_new && module == format::cache_projection(attention, format::CacheHalf::keys))
+        place->second = tensor.name;
+    }
+    if (attentions_.empty())
+      return unsupported("{}: --kv-fp8: no attention layer of it is called '{}', so loaders would find no scales",
+                         where, format::kCachedAttention);
+    const auto has = [&](const std::string& attention, format::CacheHalf half) {
+      return stats_->has_absmax(format::cache_statistics_module(attention, half));
+    };
+    if (std::none_of(attentions_.begin(), attentions_.end(),
+                     [&](const auto& each) { return has(each.first, format::CacheHalf::keys); }))
+      return invalid_problem(
+          "{}: has nothing of keys and values, such as '{}', which --kv-fp8 needs; 'kvant calibrate' of this version "
+          "collects them",
+          file, cache_statistic(attentions_.begin()->first, format::CacheHalf::keys));
+    for (const auto& [attention, beside] : attentions_)
+      for (const format::CacheHalf half : format::kCacheHalves) {
+        if (!has(attention, half))
+          return invalid_problem("{}: has no '{}', which --kv-fp8 needs for the {} of '{}'", file,
+                                 cache_statistic(attention, half), format::name(half), io::printable(attention));
+        const std::string projection = format::cache_projection(attention, half);
+        const TensorPlan* const weight = plan_of(projection, ".weight");
+        const std::uint64_t channels = *stats_->in_features(format::cache_statistics_module(attention, half));
+        if (weight != nullptr && weight->shape.size() == 2 && weight->shape[0] != channels)
+          return invalid_problem("{}: '{}' has {} values, '{}.weight' has {} rows", file,
+                                 cache_statistic(attention, half), channels, io::printable(projection),
+                                 weight->shape[0]);
+      }
+    return {};
+  }
+
+  static std::string cache_statistic(std::string_view attention, format::CacheHalf half) {
+    return io::printable(
+        format::statistic_name(format::cache_statistics_module(attention, half), format::Statistic::absmax));
+  }
+
+  // New scales, in place of those that the input has. Last: indices and pointers into the list end here.
+  void add_cache_scales() {
+    if (!options_.fp8_kv_cache) return;
+    plan_.fp8_kv_cache = true;
+    std::vector<TensorPlan> tensors;
+    std::size_t replaced = 0;
+    for (TensorPlan& tensor : plan_.tensors) {
+      if (format::cache_scale_of(tensor.name)) {
+        ++replaced;
+        plan_.bytes_before += tensor.bytes_before;
+        continue;
+      }
+      tensors.push_back(std::move(tensor));
+      const TensorPlan beside = tensors.back();
+      const std::string attention(format::cached_attention_of(beside.name));
+      if (const auto found = attentions_.find(attention); found == attentions_.end() || found->second != beside.name)
+        continue;
+      for (const format::CacheHalf half : format::kCacheHalves)
+        tensors.push_back({.name = format::cache_scale_name(attention, half),
+                           .shard = beside.shard,
+                           .action = Action::add_scale,
+                           .reason = fmt::format("--kv-fp8, by '{}'", cache_statistic(attention, half)),
+                           .dtype = format::scale_dtype(options_.scheme, beside.dtype),
+                           .shape = {1}});
+    }
+    plan_.tensors = std::move(tensors);
+    if (replaced > 0)
+      plan_.warnings.push_back(
+          fmt::format("{} scales of keys and values that the input has are replaced by those of --kv-fp8", replaced));
+  }
+
   // Weights with one scale for all of them share it where loaders join them: vLLM would take the largest for all.
   void fill_scale_groups() {
     for (TensorPlan& tensor : plan_.tensors) {
@@ -629,7 +715,9 @@ class Decider {
   model::InputTensors inputs_;
   std::set<std::string, std::less<>> made_;  // weights that are no tensors of the input
   std::vector<const TensorPlan*> left_out_;  // of plan_, by the scheme
-  std::size_t inexact_ = 0;                  // layers whose values do not survive their new layout
+  // Layers of attention that get scales, and the weight that these are put beside.
+  std::map<std::string, std::string, std::less<>> attentions_;
+  std::size_t inexact_ = 0;  // layers whose values do not survive their new layout
 };
 
 }  // namespace

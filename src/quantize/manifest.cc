@@ -17,6 +17,7 @@ io::Json options_of(const QuantizeOptions& options) {
                    {"scale_dtype", scheme.scale_dtype ? io::Json(io::name(*scheme.scale_dtype)) : io::Json()},
                    {"fits_group_size", options.fits_group_size},
                    {"overrides", io::Json::array()},
+                   {"kv_fp8", options.fp8_kv_cache},
                    {"smooth", options.smooth},
                    {"alpha", options.alpha ? io::Json(*options.alpha) : io::Json()},
                    {"smooth_groups", options.smooth_groups ? io::json_name(*options.smooth_groups) : io::Json()},

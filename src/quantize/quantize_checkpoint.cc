@@ -9,6 +9,7 @@
 #include "base/refuse.h"
 #include "format/activation_stats.h"
 #include "format/element_dtype.h"
+#include "format/kv_cache.h"
 #include "format/module_name.h"
 #include "format/quantization_config.h"
 #include "format/weight_form.h"
@@ -136,6 +137,9 @@ Status CheckpointQuantizer::Impl::check_stats() const {
   if (!stats) return {};
   for (const TensorPlan& tensor : plan.tensors) {
     const std::string_view module = format::module_of(tensor.name);
+    if (tensor.action == Action::add_scale)
+      if (const auto seen = cache_scale(*stats, *format::cache_scale_of(tensor.name), ElementKind::f32); !seen.ok())
+        return seen.status();
     if (const format::Scheme* scheme = plan.scheme_of(tensor); scheme != nullptr && scheme->needs_statistics())
       if (const auto seen =
               static_activation(*stats, module, tensor.shape[1], {}, *scheme->activations, ElementKind::f32);
@@ -239,8 +243,19 @@ TensorStream CheckpointQuantizer::Impl::stream_of(const ShardLayout::Entry& entr
 
 // What is one number, or two.
 Status CheckpointQuantizer::Impl::write_small_tensors(const ShardLayout& layout, io::AtomicFile& file) const {
+  const auto write_number = [&](std::uint64_t at, float value, ElementKind kind) {
+    std::byte bytes[4];
+    format::store(value, kind, bytes);
+    return file.write_at(at, {bytes, static_cast<std::size_t>(row_bytes(kind, 1))});
+  };
   for (const ShardLayout::Entry& entry : layout.entries) {
     const TensorPlan& tensor = *entry.plan;
+    if (tensor.action == Action::add_scale) {
+      const ElementKind kind = *format::element_of(tensor.dtype);
+      const auto scale = cache_scale(*stats, *format::cache_scale_of(tensor.name), kind);
+      if (!scale.ok()) return scale.status();
+      if (Status done = write_number(entry.places.codes, *scale, kind); !done.ok()) return done;
+    }
     const format::Scheme* const scheme = plan.scheme_of(tensor);
     if (scheme == nullptr) continue;
     if (tensor.action == Action::recode) {
@@ -250,11 +265,6 @@ Status CheckpointQuantizer::Impl::write_small_tensors(const ShardLayout& layout,
     const std::string_view module = format::module_of(tensor.name);
     const std::span<const float> s = smoothing_of(tensor, vectors);
     const ElementKind number = *format::element_of(format::scale_dtype(*scheme, tensor.dtype));
-    const auto write_number = [&](std::uint64_t at, float value, ElementKind kind) {
-      std::byte bytes[4];
-      format::store(value, kind, bytes);
-      return file.write_at(at, {bytes, static_cast<std::size_t>(row_bytes(kind, 1))});
-    };
     if (entry.weight_shape != 0) {
       const std::uint64_t shape[2] = {tensor.shape[0], tensor.shape[1]};
       if (Status done = file.write_at(entry.weight_shape, std::as_bytes(std::span(shape))); !done.ok()) return done;

@@ -39,6 +39,13 @@ Result<format::SavedScale> static_activation(const format::ActivationStats& stat
   return format::asymmetric_scale(static_cast<double>(lo), static_cast<double>(hi), range.min, range.max, scale, false);
 }
 
+Result<float> cache_scale(const format::ActivationStats& stats, const format::OfCache& of, ElementKind scale) {
+  const std::string module = format::cache_statistics_module(of.attention, of.half);
+  const auto largest = largest_input(stats, module, stats.in_features(module).value_or(0), {});
+  if (!largest.ok()) return largest.status();
+  return format::symmetric_scale(*largest, format::kCacheCode, scale).scale;
+}
+
 Result<float> activation_global_scale(const format::ActivationStats& stats, std::string_view module,
                                       std::uint64_t in_features, std::span<const float> s,
                                       const format::ActivationScheme& activations) {

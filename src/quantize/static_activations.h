@@ -1,4 +1,4 @@
-// What is stored of the activations of a linear, from the statistics of its channels.
+// What is stored of the activations of a linear, and of keys and values, from the statistics of their channels.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "format/activation_stats.h"
+#include "format/kv_cache.h"
 #include "format/scheme.h"
 #include "format/stored_scale.h"
 #include "kvant/status.h"
@@ -22,5 +23,10 @@ Result<format::SavedScale> static_activation(const format::ActivationStats& stat
 Result<float> activation_global_scale(const format::ActivationStats& stats, std::string_view module,
                                       std::uint64_t in_features, std::span<const float> s,
                                       const format::ActivationScheme& activations);
+
+// The scale of an attention layer's keys or values, over all their channels. Smoothing has no say: what it divides the
+// norm by, it multiplies the columns of the linears with that read the norm, and so keys and values stay what they
+// were.
+Result<float> cache_scale(const format::ActivationStats& stats, const format::OfCache& of, ElementKind scale);
 
 }  // namespace kvant::quantize

@@ -51,6 +51,7 @@ TensorStream::TensorStream(const io::Checkpoint& checkpoint, const TensorPlan& p
     tiles_ = tiling_.bands();
     return;
   }
+  if (plan.action == Action::add_scale) return;  // reads nothing, and is written with what else is one number
   place_ = checkpoint.tensors().find(plan.name)->second;
   tiles_ = plan.action == Action::fold_norm ? 1 : base::parts_of(plan.bytes_before, tile_bytes);
 }
@@ -100,6 +101,7 @@ Status TensorStream::run(std::uint64_t tile, TileWorker& worker, io::AtomicFile&
     case Action::smooth:
     case Action::decode: return write_band(tile, worker, file);
     case Action::recode: return recode_band(tile, worker, file);
+    case Action::add_scale: return {};
     case Action::quantize: {
       // The scale of a whole tensor is known by now.
       const bool finds_ranges = form_.scheme.strategy != format::Strategy::tensor;
