@@ -23,3 +23,4 @@
 #include "kvant/stream.h"             // IWYU pragma: export
 #include "kvant/tensor.h"             // IWYU pragma: export
 #include "kvant/version.h"            // IWYU pragma: export
+#include "kvant/weight_rounding.h"    // IWYU pragma: export

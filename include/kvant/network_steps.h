@@ -86,6 +86,9 @@ class KVANT_API NetworkSteps {
   // elements. For attention: scores, with m the keys transposed, and values.
   void chain_products(const float* x, std::size_t x_stride, const float* m, std::size_t m_stride, std::size_t rows,
                       std::size_t depth, std::size_t columns, float* out, std::size_t out_stride) const;
+  // The same in f64.
+  void chain_products(const double* x, std::size_t x_stride, const double* m, std::size_t m_stride, std::size_t rows,
+                      std::size_t depth, std::size_t columns, double* out, std::size_t out_stride) const;
   // Of x [rows, columns] into out [columns, rows].
   void transpose(const float* x, std::size_t x_stride, std::size_t rows, std::size_t columns, float* out,
                  std::size_t out_stride) const;

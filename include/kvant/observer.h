@@ -93,6 +93,12 @@ class KVANT_API Observer {
   // them may have seen nothing.
   Status merge(const Observer& other);
 
+  // One that has seen what another kept of a tensor: its histogram and its range. Scope is PerTensor, and the kind one
+  // that keeps a histogram. Refuses another number of bins, negative counts, and a range that is none or lies outside
+  // the bins.
+  static Result<Observer> resume(const ObserverDescriptor& descriptor, const ObserverHistogram& histogram, double min,
+                                 double max);
+
   // From all that was seen. Refuses if nothing was seen: there is no range and no number of channels.
   Result<QuantizationParameters> parameters() const;
 

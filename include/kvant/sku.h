@@ -32,6 +32,7 @@ enum class QuantizeKind : std::uint8_t {
   error_sums,
   f32_linear,
   network_steps,
+  weight_rounding,
 };
 
 // ---- Element-wise operators ----

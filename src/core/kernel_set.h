@@ -12,6 +12,7 @@
 #include "core/linear_kernel.h"
 #include "core/network_steps_kernel.h"
 #include "core/range_kernel.h"
+#include "core/weight_rounding_kernel.h"
 #include "kvant/element.h"
 #include "kvant/sku.h"
 
@@ -30,7 +31,7 @@ struct KernelList {
 
 // The families, in the order in which they are shown.
 using KernelFamilies = TypeList<ElementwiseKernel, RangeKernel, DynamicRangeKernel, LinearKernel, F32LinearKernel,
-                                ErrorSumsKernel, NetworkStepsKernel>;
+                                ErrorSumsKernel, NetworkStepsKernel, WeightRoundingKernel>;
 
 template <class Families>
 struct KernelListsOf;

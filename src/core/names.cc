@@ -52,6 +52,7 @@ std::string_view name(QuantizeKind op) {
     case QuantizeKind::error_sums: return "error_sums";
     case QuantizeKind::f32_linear: return "f32_linear";
     case QuantizeKind::network_steps: return "network_steps";
+    case QuantizeKind::weight_rounding: return "weight_rounding";
     default: return "unknown";
   }
 }

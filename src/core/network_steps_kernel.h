@@ -24,6 +24,9 @@ struct NetworkStepsKernel {
   void (*rotate_half)(float* x, const float* cosines, const float* sines, std::size_t half);
   void (*chain_products)(const float* x, std::size_t x_stride, const float* m, std::size_t m_stride, std::size_t rows,
                          std::size_t depth, std::size_t columns, float* out, std::size_t out_stride);
+  void (*chain_products_f64)(const double* x, std::size_t x_stride, const double* m, std::size_t m_stride,
+                             std::size_t rows, std::size_t depth, std::size_t columns, double* out,
+                             std::size_t out_stride);
   void (*transpose)(const float* x, std::size_t x_stride, std::size_t rows, std::size_t columns, float* out,
                     std::size_t out_stride);
   NetworkSteps::Distribution (*distribution)(const float* logits, std::size_t n);

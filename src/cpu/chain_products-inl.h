@@ -30,18 +30,18 @@ struct ChainSums {
   using F = typename L::F;
   F a, b, c;
 
-  static KVANT_INLINE ChainSums load(const float* p) {
+  static KVANT_INLINE ChainSums load(const typename L::C* p) {
     ChainSums sums = {L::get(p), L::set(0), L::set(0)};
     if constexpr (kVectors > 1) sums.b = L::get(p + L::kWidth);
     if constexpr (kVectors > 2) sums.c = L::get(p + 2 * L::kWidth);
     return sums;
   }
-  KVANT_INLINE void store(float* p) const {
+  KVANT_INLINE void store(typename L::C* p) const {
     L::put(p, a);
     if constexpr (kVectors > 1) L::put(p + L::kWidth, b);
     if constexpr (kVectors > 2) L::put(p + 2 * L::kWidth, c);
   }
-  KVANT_INLINE void step(const float* x, const ChainSums& m) {
+  KVANT_INLINE void step(const typename L::C* x, const ChainSums& m) {
     const F v = L::broadcast(x);
     a = semantics::chain_step<L>(v, m.a, a);
     if constexpr (kVectors > 1) b = semantics::chain_step<L>(v, m.b, b);
@@ -60,14 +60,14 @@ struct RowsAt {
 
 // `begin`: nothing is in `out` yet.
 template <class L, int kRows, int kVectors>
-void multiply_chain_tile(const RowsAt<const float>& x, const RowsAt<const float>& m, std::size_t depth, bool begin,
-                         const RowsAt<float>& out) {
+void multiply_chain_tile(const RowsAt<const typename L::C>& x, const RowsAt<const typename L::C>& m, std::size_t depth,
+                         bool begin, const RowsAt<typename L::C>& out) {
   using Sums = ChainSums<L, kVectors>;
   // Rows that there are not are the first one again, and never read.
-  const float* const x0 = x.data;
-  const float* const x1 = kRows > 1 ? x.row(1) : x0;
-  const float* const x2 = kRows > 2 ? x.row(2) : x0;
-  const float* const x3 = kRows > 3 ? x.row(3) : x0;
+  const typename L::C* const x0 = x.data;
+  const typename L::C* const x1 = kRows > 1 ? x.row(1) : x0;
+  const typename L::C* const x2 = kRows > 2 ? x.row(2) : x0;
+  const typename L::C* const x3 = kRows > 3 ? x.row(3) : x0;
   Sums r0 = {L::set(0), L::set(0), L::set(0)}, r1 = r0, r2 = r0, r3 = r0;
   if (!begin) {
     r0 = Sums::load(out.row(0));
@@ -75,7 +75,7 @@ void multiply_chain_tile(const RowsAt<const float>& x, const RowsAt<const float>
     if constexpr (kRows > 2) r2 = Sums::load(out.row(2));
     if constexpr (kRows > 3) r3 = Sums::load(out.row(3));
   }
-  const float* next = m.data;
+  const typename L::C* next = m.data;
   const auto step = [&](std::size_t k) KVANT_INLINE_LAMBDA {
     const Sums w = Sums::load(next);
     next += m.stride;
@@ -92,8 +92,9 @@ void multiply_chain_tile(const RowsAt<const float>& x, const RowsAt<const float>
 }
 
 template <class L, int kVectors>
-KVANT_INLINE void multiply_chain_rows(std::size_t rows, const RowsAt<const float>& x, const RowsAt<const float>& m,
-                                      std::size_t depth, bool begin, const RowsAt<float>& out) {
+KVANT_INLINE void multiply_chain_rows(std::size_t rows, const RowsAt<const typename L::C>& x,
+                                      const RowsAt<const typename L::C>& m, std::size_t depth, bool begin,
+                                      const RowsAt<typename L::C>& out) {
   switch (rows) {
     case 1: return multiply_chain_tile<L, 1, kVectors>(x, m, depth, begin, out);
     case 2: return multiply_chain_tile<L, 2, kVectors>(x, m, depth, begin, out);
@@ -104,9 +105,11 @@ KVANT_INLINE void multiply_chain_rows(std::size_t rows, const RowsAt<const float
 
 template <class L>
 class ChainProducts {
+  using C = typename L::C;
+
  public:
-  static void run(const float* x, std::size_t x_stride, const float* m, std::size_t m_stride, std::size_t rows,
-                  std::size_t depth, std::size_t columns, float* out, std::size_t out_stride) {
+  static void run(const C* x, std::size_t x_stride, const C* m, std::size_t m_stride, std::size_t rows,
+                  std::size_t depth, std::size_t columns, C* out, std::size_t out_stride) {
     ChainProducts products({x, x_stride}, {m, m_stride}, {out, out_stride}, rows);
     for (std::size_t j = 0; j < columns; j += B::kColumns) {
       std::size_t k = 0;
@@ -121,8 +124,7 @@ class ChainProducts {
  private:
   using B = ChainBlocking<L>;
 
-  KVANT_INLINE ChainProducts(const RowsAt<const float>& x, const RowsAt<const float>& m, const RowsAt<float>& out,
-                             std::size_t rows)
+  KVANT_INLINE ChainProducts(const RowsAt<const C>& x, const RowsAt<const C>& m, const RowsAt<C>& out, std::size_t rows)
       : x_(x), m_(m), out_(out), rows_(rows) {}
 
   static KVANT_INLINE std::size_t smaller(std::size_t a, std::size_t b) { return a < b ? a : b; }
@@ -130,29 +132,28 @@ class ChainProducts {
   // So many columns from the j-th on, over so many k.
   KVANT_INLINE void run_block(std::size_t j, std::size_t columns, std::size_t k, std::size_t depth) {
     const bool whole = columns % B::kWidth == 0;
-    RowsAt<const float> m = {m_.data + k * m_.stride + j, m_.stride};
+    RowsAt<const C> m = {m_.data + k * m_.stride + j, m_.stride};
     if (!whole || rows_ > B::kRowsToCopyFor) m = copied(m, columns, depth);
     for (std::size_t r = 0; r < rows_; r += B::kRows) {
       const std::size_t rows = smaller(B::kRows, rows_ - r);
-      const RowsAt<const float> x = {x_.row(r) + k, x_.stride};
-      const RowsAt<float> out = {out_.row(r) + j, out_.stride};
+      const RowsAt<const C> x = {x_.row(r) + k, x_.stride};
+      const RowsAt<C> out = {out_.row(r) + j, out_.stride};
       if (whole) {
         multiply(rows, columns, x, m, depth, k == 0, out);
         continue;
       }
       // The last vector has columns that the output lacks: its sums visit a whole tile.
-      const RowsAt<float> tile = {tile_, B::kColumns};
-      for (std::size_t i = 0; i < rows && k != 0; ++i)
-        __builtin_memcpy(tile.row(i), out.row(i), columns * sizeof(float));
+      const RowsAt<C> tile = {tile_, B::kColumns};
+      for (std::size_t i = 0; i < rows && k != 0; ++i) __builtin_memcpy(tile.row(i), out.row(i), columns * sizeof(C));
       multiply(rows, columns, x, m, depth, k == 0, tile);
-      for (std::size_t i = 0; i < rows; ++i) __builtin_memcpy(out.row(i), tile.row(i), columns * sizeof(float));
+      for (std::size_t i = 0; i < rows; ++i) __builtin_memcpy(out.row(i), tile.row(i), columns * sizeof(C));
     }
   }
 
-  KVANT_INLINE RowsAt<const float> copied(const RowsAt<const float>& m, std::size_t columns, std::size_t depth) {
+  KVANT_INLINE RowsAt<const C> copied(const RowsAt<const C>& m, std::size_t columns, std::size_t depth) {
     for (std::size_t k = 0; k < depth; ++k) {
-      const float* from = m.row(k);
-      float* to = copy_ + k * B::kColumns;
+      const C* from = m.row(k);
+      C* to = copy_ + k * B::kColumns;
       std::size_t i = 0;
       for (; i + B::kWidth <= columns; i += B::kWidth) L::put(to + i, L::get(from + i));
       if constexpr (B::kWidth > 1)
@@ -161,19 +162,18 @@ class ChainProducts {
     return {copy_, B::kColumns};
   }
 
-  static KVANT_INLINE void multiply(std::size_t rows, std::size_t columns, const RowsAt<const float>& x,
-                                    const RowsAt<const float>& m, std::size_t depth, bool begin,
-                                    const RowsAt<float>& out) {
+  static KVANT_INLINE void multiply(std::size_t rows, std::size_t columns, const RowsAt<const C>& x,
+                                    const RowsAt<const C>& m, std::size_t depth, bool begin, const RowsAt<C>& out) {
     if (columns > 2 * B::kWidth) return multiply_chain_rows<L, 3>(rows, x, m, depth, begin, out);
     if (columns > B::kWidth) return multiply_chain_rows<L, 2>(rows, x, m, depth, begin, out);
     return multiply_chain_rows<L, 1>(rows, x, m, depth, begin, out);
   }
 
-  const RowsAt<const float> x_, m_;
-  const RowsAt<float> out_;
+  const RowsAt<const C> x_, m_;
+  const RowsAt<C> out_;
   const std::size_t rows_;
-  alignas(64) float copy_[B::kDepth * B::kColumns];
-  alignas(64) float tile_[B::kRows * B::kColumns];
+  alignas(64) C copy_[B::kDepth * B::kColumns];
+  alignas(64) C tile_[B::kRows * B::kColumns];
 };
 
 // Squares of as many rows as a vector is wide; what is left over, number by number.

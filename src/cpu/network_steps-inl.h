@@ -194,6 +194,7 @@ constexpr auto make_network_steps_kernels() {
   put.template operator()<Activation::quick_gelu>();
   kernel.rotate_half = &Steps::rotate_half;
   kernel.chain_products = &ChainProducts<typename Steps::L>::run;
+  kernel.chain_products_f64 = &ChainProducts<typename Steps::Wide>::run;
   kernel.transpose = &transpose_rows<typename Steps::L>;
   kernel.distribution = &Steps::distribution;
   kernel.kl_divergence = &Steps::kl_divergence;

@@ -30,6 +30,10 @@ template <>
 inline detail::KernelList<detail::NetworkStepsKernel> kernels<detail::NetworkStepsKernel>() {
   return {};
 }
+template <>
+inline detail::KernelList<detail::WeightRoundingKernel> kernels<detail::WeightRoundingKernel>() {
+  return {};
+}
 
 template <class C>
 consteval KernelSku device_sku(QuantizeKind op, ElementKind element, ElementKind aux_element) {

@@ -59,6 +59,12 @@ void NetworkSteps::chain_products(const float* x, std::size_t x_stride, const fl
   kernel_->chain_products(x, x_stride, m, m_stride, rows, depth, columns, out, out_stride);
 }
 
+void NetworkSteps::chain_products(const double* x, std::size_t x_stride, const double* m, std::size_t m_stride,
+                                  std::size_t rows, std::size_t depth, std::size_t columns, double* out,
+                                  std::size_t out_stride) const {
+  kernel_->chain_products_f64(x, x_stride, m, m_stride, rows, depth, columns, out, out_stride);
+}
+
 void NetworkSteps::transpose(const float* x, std::size_t x_stride, std::size_t rows, std::size_t columns, float* out,
                              std::size_t out_stride) const {
   kernel_->transpose(x, x_stride, rows, columns, out, out_stride);

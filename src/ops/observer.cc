@@ -238,6 +238,39 @@ Result<Observer> Observer::create(const ObserverDescriptor& descriptor) {
   return Observer(std::move(impl));
 }
 
+Result<Observer> Observer::resume(const ObserverDescriptor& descriptor, const ObserverHistogram& histogram, double min,
+                                  double max) {
+  auto made = create(descriptor);
+  if (!made.ok()) return made;
+  const base::DefaultFloatEnvironment environment;
+  if (descriptor.scope.kind() != GranularityKind::tensor || !keeps_histograms(descriptor))
+    return unsupported("observer: resume takes scope tensor and a kind that keeps a histogram, not {} and {}",
+                       name(descriptor.scope.kind()), name(descriptor.kind));
+  if (histogram.counts.size() != static_cast<std::size_t>(descriptor.bins))
+    return invalid_problem("observer: the histogram has {} bins, the observer {}", histogram.counts.size(),
+                           descriptor.bins);
+  std::int64_t observed = histogram.zeros;
+  for (std::size_t i = 0; i <= histogram.counts.size(); ++i) {
+    const std::int64_t count = i == 0 ? histogram.zeros : histogram.counts[i - 1];
+    if (count < 0 || (i > 0 && __builtin_add_overflow(observed, count, &observed)))
+      return invalid_problem("observer: the histogram counts {} values, must be positive and fit 63 bits", count);
+  }
+  if (!(min <= max) || semantics::exponent_above(ops::largest_magnitude(min, max)) > histogram.exponent ||
+      histogram.exponent < semantics::kMinBinExponent || histogram.exponent > 1024)
+    return invalid_problem("observer: a histogram over 2^{} does not hold the range from {} to {}", histogram.exponent,
+                           min, max);
+  Impl& o = *made->impl_;
+  try {
+    o.histograms = ops::Histograms(1, descriptor.bins);
+    o.ranges = {{min}, {max}};
+  } catch (const std::bad_alloc&) {
+    return o.out_of_memory(1);
+  }
+  o.histograms.set(0, histogram.exponent, histogram.counts, histogram.zeros);
+  o.observed = observed;
+  return made;
+}
+
 Status Observer::observe(const Stream& stream, const AnyRef& batch) {
   Impl& o = *impl_;
   const ObserverDescriptor& d = o.descriptor;

@@ -30,4 +30,10 @@ void Histograms::add(std::size_t segment, const Histograms& other) {
   counters_[segment * per_segment() + static_cast<std::size_t>(b.counter_of_zeros())] += more[b.counter_of_zeros()];
 }
 
+void Histograms::set(std::size_t segment, int exponent, std::span<const std::int64_t> counts, std::int64_t zeros) {
+  exponents_[segment] = exponent;
+  for (std::int32_t s = -half_; s < half_; ++s) counter(segment, s) = counts[static_cast<std::size_t>(s + half_)];
+  counters_[segment * per_segment() + static_cast<std::size_t>(bins(segment).counter_of_zeros())] = zeros;
+}
+
 }  // namespace kvant::ops

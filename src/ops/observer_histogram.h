@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "semantics/histogram.h"
@@ -27,6 +28,8 @@ class Histograms {
   // Makes k at least `exponent`.
   void grow(std::size_t segment, int exponent);
   void add(std::size_t segment, const Histograms& other);
+  // Of a segment that has seen nothing: bins over [-2^exponent, 2^exponent] in order, and zeros.
+  void set(std::size_t segment, int exponent, std::span<const std::int64_t> counts, std::int64_t zeros);
 
  private:
   std::int64_t& counter(std::size_t segment, std::int32_t s) {

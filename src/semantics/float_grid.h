@@ -164,9 +164,18 @@ struct GridSum {
       : min_normal(L::set(n.min_normal)),
         factor(L::from_bits(L::set_bits(bits_of_power<typename L::C>(0) + n.rounding_offset))),
         exponent_mask(L::set_bits(n.exponent_mask)) {}
+  KVANT_INLINE typename L::F power(typename L::F magnitude) const {  // 2^e
+    return L::from_bits(L::and_bits(L::bits(L::max(min_normal, magnitude)), exponent_mask));
+  }
   KVANT_INLINE typename L::F operator()(typename L::F magnitude) const {
-    const typename L::B kept = L::and_bits(L::bits(L::max(min_normal, magnitude)), exponent_mask);
-    return L::fma(L::from_bits(kept), factor, magnitude);
+    return L::fma(power(magnitude), factor, magnitude);
+  }
+  // The number that a magnitude becomes. NaN stays NaN.
+  KVANT_INLINE typename L::F number(typename L::F magnitude) const {
+    const typename L::F two_to_e = power(magnitude);
+    if constexpr (L::kHasFma) return L::fnma(two_to_e, factor, L::fma(two_to_e, factor, magnitude));
+    const typename L::F step = L::mul(two_to_e, factor);
+    return L::sub(L::add(magnitude, step), step);
   }
   static KVANT_INLINE typename L::I code(typename L::F sum, const FloatGridNumbers<typename L::C>& n) {
     const auto steps = L::to_int_bits(L::and_bits(L::bits(sum), L::set_bits(0xFFFF)));

@@ -3,36 +3,56 @@
 //
 //   stored(v)    v rounded to f32, then to the type of the scale, at least its smallest normal number, at most its
 //                largest finite one
-//   symmetric    scale = stored(max(-lo, hi) / max)   zero point 0; max: q_max, or that of a floating-point grid
+//   symmetric    scale = stored(max(-lo, hi) / max)   zero point 0; max: q_max, or that of a floating-point grid; with
+//                half the range as the divisor (q_max - q_min) / 2, as compressed-tensors has it
 //   asymmetric   scale = stored((hi - lo) / (q_max - q_min))   zero point = q_min - rne(lo / scale), within the codes
 //
 // 0 belongs to every range. A range of zeros has scale 1 and zero point 0. Scales that are codes follow
 // scale_formats.h: powers of two by the rule of compressed-tensors, and e4m3 under a global scale.
 //
-// Not written in lanes, as the other formulas are: there is one scale for a hundred weights or more, and ranges are
-// taken as f64, whatever the weights are.
+// Ranges are taken as f64, whatever the weights are.
 #pragma once
 
 #include <algorithm>
-#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 
+#include "base/inline.h"
 #include "kvant/element.h"
 #include "semantics/one_number.h"
 #include "semantics/scale_formats.h"
 
 namespace kvant::semantics {
 
-// `value` is finite and not negative; `scale` is f32, f16 or bf16.
+// ---- In lanes ----
+
+// `value` is not negative, and rounded to f32, where it may have overflown; `scale` is f32, f16 or bf16.
+template <class L>
+KVANT_INLINE typename L::F stored(typename L::F value, ElementKind scale) {
+  if (scale == ElementKind::f32) return L::min(L::set(0x1.FFFFFEp127f), L::max(L::set(0x1p-126f), value));
+  return narrow_scale<L>(value, scale == ElementKind::f16).value;
+}
+
+// The scale of an asymmetric range before it is stored, in f64. Halved first: the difference of two f64 can overflow.
+template <class L>
+KVANT_INLINE typename L::F asymmetric_step(typename L::F lo, typename L::F hi, typename L::F steps) {
+  const typename L::F half = L::set(0.5);
+  return L::mul(L::set(2), L::div(L::sub(L::mul(hi, half), L::mul(lo, half)), steps));
+}
+
+// For lo <= 0. lo / scale is -Inf where it overflows.
+template <class L>
+KVANT_INLINE typename L::F zero_point_of(typename L::F lo, typename L::F scale, typename L::F q_min,
+                                         typename L::F q_max) {
+  return L::sub(q_min, L::round_even(L::max(L::sub(q_min, q_max), L::div(lo, scale))));
+}
+
+// ---- One number ----
+
+// `value` is finite and not negative.
 inline float stored(double value, ElementKind scale) {
-  constexpr float kSmallestF32 = std::numeric_limits<float>::min(), kLargestF32 = std::numeric_limits<float>::max();
-  const auto single = static_cast<float>(std::min(value, static_cast<double>(kLargestF32)));
-  switch (scale) {
-    case ElementKind::f16: return std::clamp(to_float(to_half(single)), 0x1p-14f, 65504.0f);
-    case ElementKind::bf16: return std::clamp(to_float(to_bfloat16(single)), kSmallestF32, 0x1.FEp127f);
-    default: return std::clamp(single, kSmallestF32, kLargestF32);
-  }
+  return stored<OneNumber<float>>(static_cast<float>(value), scale);
 }
 
 // With the scale in its stored form.
@@ -47,10 +67,26 @@ constexpr double largest_number(ElementKind code) {
   return has_float_grid(code) ? static_cast<double>(info(code).format.max()) : code_range(code).max;
 }
 
-// `max_abs` is max(-lo, hi).
-inline SavedScale symmetric_scale(double max_abs, ElementKind code, ElementKind scale) {
+// `max_abs` is max(-lo, hi). `by_half_range` is for integers.
+inline SavedScale symmetric_scale(double max_abs, ElementKind code, ElementKind scale, bool by_half_range = false) {
   if (max_abs == 0) return {};
-  return {stored(max_abs / largest_number(code), scale), 0};
+  const CodeRange range = code_range(code);
+  return {stored(max_abs / (by_half_range ? (range.max - range.min) / 2.0 : largest_number(code)), scale), 0};
+}
+
+// lo / scale is divided in f32 (f64 if `in_f64`).
+inline SavedScale asymmetric_scale(double lo, double hi, std::int32_t q_min, std::int32_t q_max, ElementKind scale,
+                                   bool in_f64) {
+  using Double = OneNumber<double>;
+  using Single = OneNumber<float>;
+  lo = std::min(lo, 0.0);
+  hi = std::max(hi, 0.0);
+  if (lo == hi) return {};
+  const float step = stored(asymmetric_step<Double>(lo, hi, q_max - q_min), scale);
+  const double zero = in_f64 ? zero_point_of<Double>(lo, static_cast<double>(step), q_min, q_max)
+                             : static_cast<double>(zero_point_of<Single>(
+                                   static_cast<float>(lo), step, static_cast<float>(q_min), static_cast<float>(q_max)));
+  return {step, static_cast<std::int32_t>(zero)};
 }
 
 // e8m0.
@@ -67,17 +103,28 @@ inline SavedScale scale_under(float global, double max_abs, ElementKind code) {
   return {made.value, 0, static_cast<std::uint8_t>(made.bits)};
 }
 
-// lo / scale is divided in f32 (f64 if `in_f64`).
-inline SavedScale asymmetric_scale(double lo, double hi, std::int32_t q_min, std::int32_t q_max, ElementKind scale,
-                                   bool in_f64) {
-  lo = std::min(lo, 0.0);
-  hi = std::max(hi, 0.0);
-  if (lo == hi) return {};
-  // Halved first: the difference of two f64 can overflow.
-  const float step = stored(2 * ((hi / 2 - lo / 2) / (q_max - q_min)), scale);
-  const double quotient = in_f64 ? lo / static_cast<double>(step) : static_cast<double>(static_cast<float>(lo) / step);
-  const double zero = q_min - std::nearbyint(std::max(quotient, static_cast<double>(q_min - q_max)));
-  return {step, static_cast<std::int32_t>(std::clamp(zero, static_cast<double>(q_min), static_cast<double>(q_max)))};
-}
+// ---- Scales that a search tries (kvant/weight_rounding.h) ----
+//
+// Tables are not inline: code for an instruction set may define nothing that other code could be linked to.
+
+// Those of the range times 1, 0.96, … 0.4; then the best for the codes that the best of them makes, twice. More and
+// finer steps gain less than 0.01 dB on normal weights.
+constexpr std::size_t kScaleShareCount = 16;
+constexpr double kScaleShares[kScaleShareCount] = {25 / 25.0, 24 / 25.0, 23 / 25.0, 22 / 25.0, 21 / 25.0, 20 / 25.0,
+                                                   19 / 25.0, 18 / 25.0, 17 / 25.0, 16 / 25.0, 15 / 25.0, 14 / 25.0,
+                                                   13 / 25.0, 12 / 25.0, 11 / 25.0, 10 / 25.0};
+constexpr int kScaleRefits = 2;
+
+// Where a scale is a code: that of the range, and so many codes away from it.
+struct CodesTried {
+  std::size_t count;
+  std::int32_t least, most;
+  std::int32_t steps[16];
+};
+// The power of two above that of the range is left out: its numbers are among those of the latter, which reaches all
+// weights, so it is never better.
+constexpr CodesTried kPowersTried = {2, 0, 254, {0, -1}};
+// Eight codes of e4m3 are half of a number.
+constexpr CodesTried kCodesTried = {10, 1, 126, {0, -1, -2, -3, -4, -5, -6, -7, -8, 1}};
 
 }  // namespace kvant::semantics

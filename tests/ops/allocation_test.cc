@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kvant/export.h"
+#include "kvant/weight_rounding.h"
 #include "tests/support/dynamic_range_case.h"
 #include "tests/support/elementwise_case.h"
 #include "tests/support/f32_linear_case.h"
@@ -212,6 +213,46 @@ TEST(Allocation, DoesNotHappenInRunOfLinearsThatQuantize) {
             });
             if (HasFatalFailure()) return;
           }
+}
+
+// All of it is for one thread.
+TEST(Allocation, DoesNotHappenInWeightRounding) {
+  if (!KVANT_COUNTS_MALLOC) GTEST_SKIP() << "a sanitizer owns the allocator";
+  const Stream stream = Stream::cpu(1);
+  const auto rounding = WeightRounding::select(stream);
+  ASSERT_TRUE(rounding.ok()) << rounding.status().message();
+  constexpr std::size_t kColumns = 8, kRows = 37, kCount = kColumns * kRows;
+  std::vector<float> weights(kCount), targets, errors(kCount), numbers(kCount), factors(kColumns * kColumns, 0.1f);
+  for (std::size_t i = 0; i < kCount; ++i) weights[i] = static_cast<float>(i * 37 % 1009) - 500.0f;
+  targets = weights;
+  const std::vector<float> scales(kCount, 70.0f), zero_points(kRows, 1.0f);
+  const std::vector<const float*> scale_rows(kColumns, scales.data()), zero_rows(kColumns, zero_points.data());
+  std::vector<WeightRounding::Scale> found(kColumns);
+  const WeightRounding::Form forms[] = {{},
+                                        {.code = ElementKind::s4, .scale = ElementKind::f16, .asymmetric = true},
+                                        {.code = ElementKind::e4m3, .scale = ElementKind::bf16},
+                                        {.code = ElementKind::e2m1, .scale = ElementKind::e8m0},
+                                        {.code = ElementKind::e2m1, .scale = ElementKind::e4m3, .global = 100}};
+  for (const WeightRounding::Form& form : forms)
+    for (const float* const importance : {static_cast<const float*>(nullptr), scales.data()})
+      ASSERT_NO_FATAL_FAILURE(expect_no_allocation(stream, "weight_rounding", [&] {
+        rounding->best_scales(weights.data(), importance, kRows, kColumns, form, found.data());
+        found[0] = rounding->best_scale(weights.data(), importance, kCount, form);
+        rounding->fit(weights.data(), importance, kCount, form.code, found[0]);
+        rounding->settle({.targets = targets.data(),
+                          .weights = weights.data(),
+                          .errors = errors.data(),
+                          .numbers = numbers.data(),
+                          .columns = kColumns,
+                          .rows = kRows,
+                          .stride = kRows,
+                          .factors = factors.data(),
+                          .factor_stride = kColumns,
+                          .scales = scale_rows.data(),
+                          .zero_points = form.asymmetric ? zero_rows.data() : nullptr},
+                         form.code);
+        return rounding->squared_error(weights.data(), importance, kCount, form.code, found[0]) > 0;
+      }));
 }
 
 }  // namespace

@@ -986,6 +986,58 @@ TEST(Histograms, CountEveryValueOnce) {
   EXPECT_TRUE(invalid(observer({}).histogram().status(), "observer: min_max keeps no histogram"));
 }
 
+TEST(Resume, IsWhatWasSeen) {
+  std::vector<float> x(3000);
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  for (float& value : x) value = normal(random);
+  x[7] = 300;
+  x[8] = 0;
+  const TensorRef<float> first(x.data(), {2000}), second(x.data() + 2000, {1000});
+  for (const ObserverKind kind : {ObserverKind::percentile, ObserverKind::mse})
+    for (const DynamicRangeMode mode : {DynamicRangeMode::symmetric, DynamicRangeMode::asymmetric}) {
+      Observer one = observer({.kind = kind, .mode = mode});
+      ASSERT_TRUE(one.observe(Stream::cpu(1), first).ok());
+      auto other = Observer::resume(one.descriptor(), *one.histogram(), one.min()[0], one.max()[0]);
+      ASSERT_TRUE(other.ok()) << other.status().message();
+      EXPECT_TRUE(same(*other, one));
+      EXPECT_EQ(other->observed(), 2000);
+      // And goes on so, with bins that grow.
+      std::vector<float> large = x;
+      large[2500] = -5000;
+      for (Observer* each : {&one, &*other})
+        ASSERT_TRUE(each->observe(Stream::cpu(1), TensorRef<float>(large.data() + 2000, {1000})).ok());
+      EXPECT_TRUE(same(*other, one));
+    }
+}
+
+TEST(Resume, Refuses) {
+  const ObserverDescriptor mse{.kind = ObserverKind::mse, .bins = 16};
+  const ObserverHistogram h{.exponent = 1, .counts = std::vector<std::int64_t>(16, 2), .zeros = 3};
+  const auto refusal = [](const ObserverDescriptor& d, const ObserverHistogram& histogram, double min, double max) {
+    return std::string(Observer::resume(d, histogram, min, max).status().message());
+  };
+  EXPECT_EQ(refusal(mse, h, -1, 1.5), "");
+  EXPECT_EQ(refusal(mse, h, -1, 2), "observer: a histogram over 2^1 does not hold the range from -1 to 2");
+  EXPECT_EQ(refusal(mse, h, 1, -1), "observer: a histogram over 2^1 does not hold the range from 1 to -1");
+  EXPECT_EQ(refusal(mse, h, 0, std::numeric_limits<double>::quiet_NaN()),
+            "observer: a histogram over 2^1 does not hold the range from 0 to nan");
+  ObserverHistogram other = h;
+  other.counts[3] = -1;
+  EXPECT_EQ(refusal(mse, other, -1, 1), "observer: the histogram counts -1 values, must be positive and fit 63 bits");
+  other.counts[3] = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(refusal(mse, other, -1, 1),
+            "observer: the histogram counts 9223372036854775807 values, must be positive and fit 63 bits");
+  other.counts.pop_back();
+  EXPECT_EQ(refusal(mse, other, -1, 1), "observer: the histogram has 15 bins, the observer 16");
+  EXPECT_EQ(refusal({.kind = ObserverKind::min_max}, h, -1, 1),
+            "observer: resume takes scope tensor and a kind that keeps a histogram, not tensor and min_max");
+  EXPECT_EQ(refusal({.kind = ObserverKind::mse, .scope = PerChannel{0}, .bins = 16}, h, -1, 1),
+            "observer: resume takes scope tensor and a kind that keeps a histogram, not channel and mse");
+  EXPECT_EQ(refusal({.kind = ObserverKind::mse, .bins = 3}, h, -1, 1),
+            "observer: bins 3 must be a power of two from 16 to 1048576");
+}
+
 TEST(Refusals, OfParametersWithoutBatches) {
   for (const ObserverKind kind : kKinds)
     EXPECT_TRUE(invalid(observer({.kind = kind}).parameters().status(),

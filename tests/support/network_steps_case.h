@@ -48,13 +48,14 @@ class Guarded {
 };
 
 // Normal numbers; `special`: with every seventh NaN, infinite, denormal, huge or -0.
-inline std::vector<float> some_numbers(std::size_t count, std::uint32_t seed, bool special = false) {
+template <class T = float>
+std::vector<T> some_numbers(std::size_t count, std::uint32_t seed, bool special = false) {
   std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0.25f, 2.0f);
-  std::vector<float> values(count);
+  std::normal_distribution<T> normal(T(0.25), T(2));
+  std::vector<T> values(count);
   for (std::size_t i = 0; i < count; ++i)
-    values[i] = special && i % 7 == 3 ? static_cast<float>(special_value(static_cast<std::uint32_t>(random())))
-                                      : normal(random);
+    values[i] =
+        special && i % 7 == 3 ? static_cast<T>(special_value(static_cast<std::uint32_t>(random()))) : normal(random);
   return values;
 }
 

@@ -910,6 +910,11 @@ struct Avx2F64 : Avx2Shared {
   static KVANT_INLINE F get(const double* p) { return _mm256_loadu_pd(p); }
   static KVANT_INLINE F get(const float* p) { return _mm256_cvtps_pd(_mm_loadu_ps(p)); }
   static KVANT_INLINE void put(double* p, F x) { _mm256_storeu_pd(p, x); }
+  // f(i) and f(i + kWidth) as one vector of f32, rounded.
+  template <class Function>
+  static KVANT_INLINE __m256 narrow(const Function& f, std::size_t i) {
+    return _mm256_set_m128(_mm256_cvtpd_ps(f(i + kWidth)), _mm256_cvtpd_ps(f(i)));
+  }
   // As those of f32.
   static KVANT_INLINE __m128i mask_of_first(int count) {
     return _mm_cmpgt_epi32(set_int(count), _mm_setr_epi32(0, 1, 2, 3));

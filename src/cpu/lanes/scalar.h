@@ -87,6 +87,11 @@ struct ScalarLanes : semantics::OneNumber<Compute> {
   static KVANT_INLINE void put(T* p, F x) {
     store_one(p, x);
   }
+  // f(i), f(i + kWidth), … as one vector of f32, rounded.
+  template <class Function>
+  static KVANT_INLINE float narrow(const Function& f, std::size_t i) {
+    return static_cast<float>(f(i));
+  }
   // As many vectors as a vector is wide, number j of vector i becomes number i of vector j.
   static KVANT_INLINE void transpose(F (&)[1]) {}
   static KVANT_INLINE I get_int(const I* p) { return load_unaligned(p); }
