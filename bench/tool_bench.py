@@ -19,8 +19,8 @@ import time
 
 COLUMNS = 4096
 LINEARS = 8
-# One of each kind of scale; none needs statistics.
-SCHEMES = ("w8a8", "fp8", "fp8-block", "w4a16", "mxfp4a16", "nvfp4a16")
+# One of each kind of scale; none needs statistics. "w4a16+minmax" has --scale minmax; the default of four bits is search.
+SCHEMES = ("w8a8", "fp8", "fp8-block", "w4a16+minmax", "mxfp4a16+minmax", "nvfp4a16+minmax", "w4a16", "mxfp4a16", "nvfp4a16")
 
 
 def bell_shaped_block(elements):
@@ -100,8 +100,9 @@ def main():
             copies.append(timed(["cp", checkpoint, copy])[0])
             os.remove(copy)
             for scheme in schemes:
-                seconds, memory = timed([arguments.kvant, "quantize", source, "-o", output, "--scheme", scheme, "--threads",
-                                         str(arguments.threads), "-q"])
+                name, _, scale = scheme.partition("+")
+                seconds, memory = timed([arguments.kvant, "quantize", source, "-o", output, "--scheme", name, "--threads",
+                                         str(arguments.threads), "-q", *(["--scale", scale] if scale else [])])
                 runs[scheme].append(seconds)
                 peaks[scheme] = max(peaks[scheme], memory)
                 shutil.rmtree(output)
