@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/decibels_argument.h"
 #include "cli/messages.h"
 #include "cli/options.h"
 #include "cli/progress_bar.h"
@@ -21,7 +22,7 @@ namespace {
 struct CompareOptions {
   std::string original;
   std::vector<std::string> quantized;
-  std::string stats, report;
+  std::string stats, report, min_sqnr;
   bool json = false;
   int top = 0;
   int threads = 0;
@@ -112,6 +113,29 @@ void print_tables(const measure::Comparison& comparison, int top) {
   for (const std::string& warning : comparison.warnings) print(fmt::format("warning: {}\n", warning));
 }
 
+// Of the checkpoints with layers below the bound; empty: there are none. NaN is below every bound.
+std::string below(const measure::Comparison& comparison, double bound) {
+  const measure::Judged by = judged_by(comparison);
+  std::string text;
+  for (const measure::ModelLoss& loss : comparison.quantized) {
+    std::size_t known = 0, count = 0;
+    const measure::LayerLoss* worst = nullptr;
+    for (const measure::LayerLoss& layer : loss.layers) {
+      const std::optional<double> db = sqnr_db_of(layer, by);
+      known += db ? 1 : 0;
+      if (!db || *db >= bound) continue;
+      ++count;
+      if (worst == nullptr || is_before(layer, *worst, by)) worst = &layer;
+    }
+    if (worst == nullptr) continue;
+    text += fmt::format("{}{}: {} of {} are below {:g} dB by their {}, the worst is '{}' with {}",
+                        text.empty() ? "" : "; ", io::printable(loss.label), count, counted(known, "layer"), bound,
+                        by == measure::Judged::weights ? "weights" : "outputs", io::printable(worst->module),
+                        decibels_with_unit(*sqnr_db_of(*worst, by)));
+  }
+  return text;
+}
+
 int run(const CompareOptions& options, const Request& request) {
   if (!options.report.empty())
     if (const Status s = check_report_path(options.report); !s.ok()) return fail(s);
@@ -134,14 +158,16 @@ int run(const CompareOptions& options, const Request& request) {
     if (const Status s = write_report(options.report, *comparison, facts); !s.ok()) return fail(s);
     if (!options.json) print(fmt::format("\nreport  {}\n", io::printable(options.report)));
   }
-  if (options.json) return kDone;
+  const std::string too_low =
+      options.min_sqnr.empty() ? std::string() : below(*comparison, *decibels_in(options.min_sqnr));
+  if (options.json) return too_low.empty() ? kDone : fail(too_low);
   if (request.verbose)
     for (const measure::ModelLoss& loss : comparison->quantized)
       for (const std::string& module : loss.unquantized)
         tell(fmt::format("not quantized{}: {}",
                          comparison->quantized.size() > 1 ? " in " + io::printable(loss.label) : std::string(),
                          io::printable(module)));
-  return kDone;
+  return too_low.empty() ? kDone : fail(too_low);
 }
 
 }  // namespace
@@ -173,6 +199,12 @@ Command compare_command() {
                     "them; it shows ranges of the inputs before and after smoothing",
             .to = &options->stats,
             .is_path = true},
+           {.name = "--min-sqnr",
+            .placeholder = "DB",
+            .help = "End with exit code 1 if a layer has less, by its output where --stats estimates it, else by its "
+                    "weights",
+            .to = &options->min_sqnr,
+            .check = decibels_problem},
            {.name = "--top",
             .placeholder = "N",
             .help = "Print only the N worst layers (of the table, not of --json)",

@@ -2,24 +2,33 @@
 
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
+#include "base/refuse.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/decibels_argument.h"
 #include "cli/messages.h"
 #include "cli/options.h"
 #include "cli/progress_bar.h"
 #include "cli/report/report_file.h"
+#include "cli/run_options.h"
 #include "cli/scheme_help.h"
 #include "cli/sizes.h"
 #include "cli/smooth_argument.h"
 #include "cli/table.h"
+#include "cli/text_argument.h"
 #include "format/activation_stats.h"
 #include "format/module_name.h"
 #include "io/checkpoint.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "io/scratch_folder.h"
+#include "measure/calibrate.h"
 #include "measure/compare.h"
 #include "model/families.h"
 #include "quantize/quantize_checkpoint.h"
@@ -32,10 +41,13 @@ using quantize::Action;
 struct QuantizeOptions {
   std::string input, output;
   std::string scheme = kDefaultScheme;
-  std::string stats, alpha, smooth_groups, scale_dtype, report;
+  std::string stats, alpha, smooth_groups, activation_range, least_input_db, method, damping, scale, scale_dtype,
+      report;
   std::vector<std::string> ignore, include, overrides;
   std::string group_size;  // empty: the scheme's own; "auto"
-  bool kv_fp8 = false, asymmetric = false, resume = false, force = false, json = false, dry_run = false;
+  TextOptions text;        // of --sequential
+  bool sequential = false, no_act_order = false, kv_fp8 = false, asymmetric = false, resume = false, force = false,
+       json = false, dry_run = false;
   int threads = 0;
   std::uint64_t max_memory = quantize::kDefaultMaxMemory;
 };
@@ -49,15 +61,22 @@ constexpr const char* kQuantizeExamples =
     "  kvant quantize ./Llama -o ./Llama-w8a8 --ignore 're:.*down_proj'\n"
     "  kvant quantize ./Llama -o ./Llama-fp8 --scheme fp8 --override 're:.*mlp.*=nvfp4a16'";
 
-bool parse_alpha(const std::string& text, double& alpha) {
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), alpha);
-  return error == std::errc() && rest == text.data() + text.size() && alpha >= 0 && alpha <= 1;
+// A number from 0 to 1.
+bool parse_share(const std::string& text, double& share) {
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), share);
+  return error == std::errc() && rest == text.data() + text.size() && share >= 0 && share <= 1;
 }
 
 std::string alpha_problem(const std::string& text) {
   double alpha = 0;
-  if (text == kFamilyAlpha || parse_alpha(text, alpha)) return {};
+  if (text == kFamilyAlpha || parse_share(text, alpha)) return {};
   return fmt::format("'{}' is not a number from 0 to 1", io::printable(text));
+}
+
+std::string damping_problem(const std::string& text) {
+  double share = 0;
+  if (parse_share(text, share) && share > 0) return {};
+  return fmt::format("'{}' is not a number above 0, at most 1", io::printable(text));
 }
 
 io::DType scale_dtype_named(const std::string& text) {
@@ -66,7 +85,23 @@ io::DType scale_dtype_named(const std::string& text) {
   return io::DType::f32;
 }
 
+std::optional<format::ScaleChoice> scale_choice_named(const std::string& text) {
+  for (const format::ScaleChoice choice : format::scale_choices())
+    if (text == format::name(choice)) return choice;
+  return std::nullopt;
+}
+
+std::vector<std::string> scale_choice_names() {
+  std::vector<std::string> names;
+  for (const format::ScaleChoice choice : format::scale_choices()) names.emplace_back(format::name(choice));
+  return names;
+}
+
 constexpr const char* kAuto = "auto";
+constexpr const char* kRound = "round";
+constexpr const char* kMinmax = "minmax";
+constexpr const char* kMse = "mse";
+constexpr const char* kGptq = "gptq";
 
 // A whole number, or nothing.
 std::optional<std::int64_t> whole_number(const std::string& text) {
@@ -93,7 +128,7 @@ std::string override_problem(const std::string& text) {
 Result<format::Scheme> scheme_of(const QuantizeOptions& options) {
   const auto row = format::scheme_named(options.scheme);
   if (!row.ok()) return row.status();
-  format::SchemeOptions wishes{.asymmetric = options.asymmetric};
+  format::SchemeOptions wishes{.asymmetric = options.asymmetric, .scale_choice = scale_choice_named(options.scale)};
   if (options.group_size == kAuto)
     wishes.group_size = (*row)->scheme.weights.group_size;  // refused where the scheme takes none
   else if (!options.group_size.empty())
@@ -116,15 +151,25 @@ Result<quantize::QuantizeOptions> recipe_of(const QuantizeOptions& options) {
     if (const std::string name = text.substr(equals + 1); name != "none") {
       const auto row = format::scheme_named(name);
       if (!row.ok()) return row.status();
-      made.scheme = (*row)->scheme;
+      // --scale is for all schemes that it fits.
+      auto overriding = format::with_options(**row, {.scale_choice = scale_choice_named(options.scale)});
+      if (!overriding.ok()) overriding = format::with_options(**row, {});
+      if (!overriding.ok()) return overriding.status();
+      made.scheme = *overriding;
     }
     recipe.overrides.push_back(std::move(made));
   }
   if (!options.stats.empty()) recipe.stats = options.stats;
   recipe.fp8_kv_cache = options.kv_fp8;
+  if (options.activation_range == kMinmax) recipe.activation_range = quantize::ActivationRange::minmax;
+  if (!options.least_input_db.empty()) recipe.least_input_db = decibels_in(options.least_input_db);
+  if (options.method == kGptq) {
+    recipe.feedback = quantize::FeedbackOptions{.by_size = !options.no_act_order};
+    if (!options.damping.empty()) parse_share(options.damping, recipe.feedback->damping);
+  }
   recipe.smooth = !options.alpha.empty();
   double alpha = 0;
-  if (recipe.smooth && options.alpha != kFamilyAlpha && parse_alpha(options.alpha, alpha)) recipe.alpha = alpha;
+  if (recipe.smooth && options.alpha != kFamilyAlpha && parse_share(options.alpha, alpha)) recipe.alpha = alpha;
   if (!options.smooth_groups.empty()) recipe.smooth_groups = options.smooth_groups;
   recipe.ignore = options.ignore;
   recipe.include = options.include;
@@ -136,6 +181,9 @@ Result<quantize::QuantizeOptions> recipe_of(const QuantizeOptions& options) {
 }
 
 bool writes_one_file(const QuantizeOptions& options) { return options.output.ends_with(".safetensors"); }
+
+// Beside the output, and left there.
+std::string stats_of_sequential(const QuantizeOptions& options) { return options.output + ".stats.safetensors"; }
 
 // For a person who stops the run.
 std::string how_to_resume(const QuantizeOptions& options) {
@@ -149,17 +197,44 @@ std::string misuse(const QuantizeOptions& options) {
   if (!recipe.ok()) return std::string(recipe.status().message());
   constexpr const char* kGiveStats =
       "needs activation statistics; give them with --stats FILE, which 'kvant calibrate' writes";
-  bool uses_stats = options.kv_fp8 || recipe->scheme.needs_statistics();
+  const auto uses = [](const format::Scheme& scheme) {
+    return scheme.needs_statistics() || scheme.scale_choice == format::ScaleChoice::search;
+  };
+  bool uses_stats = options.kv_fp8 || options.method == kGptq || uses(recipe->scheme);
   for (const quantize::SchemeOverride& override : recipe->overrides)
-    uses_stats = uses_stats || (override.scheme && override.scheme->needs_statistics());
-  if (options.stats.empty() && !options.alpha.empty()) return fmt::format("--smooth {}", kGiveStats);
-  if (options.stats.empty() && options.kv_fp8) return fmt::format("--kv-fp8 {}", kGiveStats);
-  if (options.stats.empty() && recipe->scheme.needs_statistics())
-    return fmt::format("--scheme {} {}", options.scheme, kGiveStats);
+    uses_stats = uses_stats || (override.scheme && uses(*override.scheme));
+  const bool is_gptq = options.method == kGptq;
+  const bool has_text = !options.text.text.empty() || !options.text.tokens.empty();
+  if (options.sequential && !is_gptq) return "--sequential has no effect without --method gptq";
+  if (options.sequential && !options.stats.empty())
+    return "--sequential collects its own statistics: give it --text FILE, not --stats";
+  if (options.sequential && !has_text) return "--sequential needs a text; give it with --text FILE, or --tokens FILE";
+  if (!options.sequential && has_text)
+    return "--text has no effect without --sequential; 'kvant calibrate' makes statistics for --stats from a text";
+  if (options.sequential && options.dry_run)
+    return "--dry-run writes no statistics, which --sequential collects: leave out one of them";
+  if (options.sequential && writes_one_file(options))
+    return "--sequential runs the model, which takes a folder with config.json";
+  const bool has_stats = !options.stats.empty() || options.sequential;
+  bool is_static = recipe->scheme.has_static_integers();
+  for (const quantize::SchemeOverride& override : recipe->overrides)
+    is_static = is_static || (override.scheme && override.scheme->has_static_integers());
+  if (!is_static && !options.activation_range.empty())
+    return "--activation-range has no effect without a scheme of static int8 activations, such as w8a8-static";
+  if (!is_static && !options.least_input_db.empty())
+    return "--min-input-sqnr has no effect without a scheme of static int8 activations, such as w8a8-static";
+  if (!has_stats && !options.alpha.empty()) return fmt::format("--smooth {}", kGiveStats);
+  if (!has_stats && is_gptq)
+    return "--method gptq needs the Hessians of inputs; give them with --stats FILE, which 'kvant calibrate --hessian' "
+           "writes";
+  if (!is_gptq && !options.damping.empty()) return "--damping has no effect without --method gptq";
+  if (!is_gptq && options.no_act_order) return "--no-act-order has no effect without --method gptq";
+  if (!has_stats && options.kv_fp8) return fmt::format("--kv-fp8 {}", kGiveStats);
+  if (!has_stats && recipe->scheme.needs_statistics()) return fmt::format("--scheme {} {}", options.scheme, kGiveStats);
   if (!options.stats.empty() && options.alpha.empty() && options.report.empty() && !uses_stats)
     return fmt::format(
-        "--stats has no effect on {} by itself; --smooth, --kv-fp8, --report and the schemes that store activation "
-        "scales ({}) use it",
+        "--stats has no effect on {} by itself; --smooth, --method gptq, --kv-fp8, --scale search, --report and the "
+        "schemes that store activation scales ({}) use it",
         options.scheme, schemes_with_statistics());
   if (options.alpha.empty() && !options.smooth_groups.empty()) return "--smooth-groups has no effect without --smooth";
   if (options.dry_run && !options.report.empty())
@@ -324,7 +399,59 @@ Result<measure::Comparison> compare_output(const QuantizeOptions& options, Progr
                                  .threads = options.threads,
                                  .max_memory = options.max_memory};
   if (!options.stats.empty()) recipe.stats = options.stats;
+  if (options.sequential) recipe.stats = stats_of_sequential(options);
   return measure::compare(recipe, progress);
+}
+
+// What can be refused before a model is run for a long time, and the group size that fits all of its layers.
+Status plan_through(quantize::QuantizeOptions& recipe) {
+  if (recipe.scheme.needs_statistics() || recipe.smooth || recipe.fp8_kv_cache) return {};
+  quantize::QuantizeOptions without = recipe;
+  without.feedback = std::nullopt;
+  const auto planned = quantize::CheckpointQuantizer::plan(without);
+  if (!planned.ok()) return planned.status();
+  // What is resumed has the manifest of the whole recipe.
+  if (!recipe.resume)
+    if (Status s = planned->check_output(); !s.ok()) return s;
+  recipe.scheme = planned->what().schemes.front();
+  recipe.fits_group_size = false;
+  return {};
+}
+
+// Statistics for --sequential, beside the output. Those that an interrupted run of the same has finished are taken.
+Status calibrate_through(const QuantizeOptions& options, const quantize::QuantizeOptions& recipe,
+                         const Request& request) {
+  const std::filesystem::path stats = *recipe.stats;
+  std::error_code error;
+  if (options.resume && std::filesystem::exists(stats, error)) {
+    const auto there = format::ActivationStats::open(stats);
+    if (!there.ok()) return there.status();
+    const auto through = there->metadata().find(std::string(measure::kThroughKey));
+    if (through != there->metadata().end() && through->second == measure::through_text(recipe)) return {};
+    return base::invalid_problem("{}: is not of a run with these options; give the same, or start over with --force",
+                                 io::printable_path(stats));
+  }
+  auto text = read_text_for(options.input, options.text);
+  if (!text.ok()) return text.status();
+  std::filesystem::path scratch = options.output;
+  scratch += io::kScratchSuffix;
+  ProgressBar progress(request.quiet);
+  say_how_to_resume(scratch);
+  const auto done = measure::calibrate(
+      {.model = options.input,
+       .output = stats,
+       .overwrite = options.force || options.resume,
+       .hessian = true,
+       .through = recipe,
+       .text = std::move(text).value(),
+       // What running a model takes by default is more than what quantizing does.
+       .run = {.threads = options.threads,
+               .max_memory = options.max_memory == quantize::kDefaultMaxMemory ? 0 : options.max_memory,
+               .scratch = scratch,
+               .resume = options.resume}},
+      progress);
+  progress.finish();
+  return done.status();
 }
 
 int run(const QuantizeOptions& options, const Request& request) {
@@ -334,7 +461,13 @@ int run(const QuantizeOptions& options, const Request& request) {
   }
   if (!options.report.empty())
     if (const Status s = check_report_path(options.report, options.output); !s.ok()) return fail(s);
-  auto quantizer = quantize::CheckpointQuantizer::plan(recipe_of(options).value());
+  quantize::QuantizeOptions recipe = recipe_of(options).value();
+  if (options.sequential) {
+    if (Status s = plan_through(recipe); !s.ok()) return fail(s);
+    recipe.stats = stats_of_sequential(options);
+    if (Status s = calibrate_through(options, recipe, request); !s.ok()) return fail(s);
+  }
+  auto quantizer = quantize::CheckpointQuantizer::plan(recipe);
   if (!quantizer.ok()) return fail(quantizer.status());
   const quantize::CheckpointPlan& plan = quantizer->what();
   if (options.dry_run) return dry_run(*quantizer, options, request);
@@ -387,6 +520,126 @@ int run(const QuantizeOptions& options, const Request& request) {
 
 Command quantize_command() {
   const auto options = std::make_shared<QuantizeOptions>();
+  std::vector<Argument> arguments = {
+      checkpoint_positional("IN", options->input),
+      {.name = "--output",
+       .letter = "-o",
+       .placeholder = "OUT",
+       .help = "Folder (or .safetensors file) to write; --dry-run does without",
+       .to = &options->output,
+       .required = true,
+       .unless = &options->dry_run,
+       .is_path = true},
+      {.name = "--scheme",
+       .placeholder = "SCHEME",
+       .help = scheme_help(),
+       .to = &options->scheme,
+       .choices = scheme_names(),
+       .check = scheme_problem},
+      {.name = "--override",
+       .placeholder = "PATTERN=SCHEME",
+       .help = "Another scheme for the modules that a name, or re: and a regular expression, matches; none leaves "
+               "them as they are; may be repeated, the first that matches counts",
+       .to = &options->overrides,
+       .check = override_problem},
+      {.name = "--stats",
+       .placeholder = "FILE",
+       .help = "Activation statistics, for --smooth, --kv-fp8, schemes that store activation scales, and --scale "
+               "search, "
+               "which then weighs each weight by its input: what 'kvant calibrate IN --text FILE -o STATS' makes "
+               "from a "
+               "text; --scale search and --report also take an imatrix of llama.cpp, which has no ranges",
+       .to = &options->stats,
+       .is_path = true},
+      {.name = "--kv-fp8",
+       .help = "Store scales for FP8 keys and values in the KV cache, of every attention layer, from --stats",
+       .to = &options->kv_fp8},
+      {.name = "--activation-range",
+       .placeholder = "RANGE",
+       .help = "Of static int8 activations: mse takes the part of their range with the least squared error (default), "
+               "minmax all of it",
+       .to = &options->activation_range,
+       .choices = {kMse, kMinmax}},
+      {.name = "--min-input-sqnr",
+       .placeholder = "DB",
+       .help = "Leave layers as they are whose stored scale keeps less of their usual inputs (default: quantize them, "
+               "with a warning below 12 dB)",
+       .to = &options->least_input_db,
+       .check = decibels_problem},
+      {.name = "--smooth",
+       .placeholder = "[ALPHA]",
+       .help = "Fold SmoothQuant smoothing into norms and weights first; ALPHA from 0 to 1 (default 0.8 for "
+               "Llama-like models, else 0.5)",
+       .to = &options->alpha,
+       .check = alpha_problem},
+      {.name = "--smooth-groups",
+       .placeholder = "FAMILY|FILE",
+       .help = fmt::format("Which norms feed which linears: a family ({}), or a JSON file (default: by config.json)",
+                           model::names_of_families()),
+       .to = &options->smooth_groups,
+       .is_path = true},
+      {.name = "--ignore",
+       .placeholder = "PATTERN",
+       .help = "Do not quantize a module: its name, or re: and a regular expression; may be repeated (lm_head, "
+               "embeddings, norms and routers are left out by default)",
+       .to = &options->ignore},
+      {.name = "--include",
+       .placeholder = "PATTERN",
+       .help = "Quantize a module even if it is excluded by default or by --ignore; may be repeated",
+       .to = &options->include},
+      {.name = "--group-size",
+       .placeholder = "N",
+       .help = group_size_help(),
+       .to = &options->group_size,
+       .check = group_size_problem},
+      {.name = "--asymmetric", .help = asymmetric_help(), .to = &options->asymmetric},
+      {.name = "--scale",
+       .placeholder = "CHOICE",
+       .help = "How the scale of weights is found: minmax by their range; search the one with the least squared "
+               "error (default for codes of 4 bits); minmax-ct as minmax with compressed-tensors' divisor",
+       .to = &options->scale,
+       .choices = scale_choice_names()},
+      {.name = "--method",
+       .placeholder = "METHOD",
+       .help = "How codes are found: round takes the nearest (default); gptq makes each column make up for the errors "
+               "of those before it, with the Hessians of --stats",
+       .to = &options->method,
+       .choices = {kRound, kGptq}},
+      {.name = "--sequential",
+       .help = "With gptq: collect statistics in this run, from --text; each block sees what the quantized blocks "
+               "before it make",
+       .to = &options->sequential}};
+  for (Argument& argument : text_arguments(options->text)) {
+    argument.help = "With --sequential: " + argument.help;
+    arguments.push_back(std::move(argument));
+  }
+  for (Argument& argument : std::vector<Argument>{
+           {.name = "--damping",
+            .placeholder = "SHARE",
+            .help = "With gptq: how much of the mean of a Hessian's diagonal is added to it (default 0.01)",
+            .to = &options->damping,
+            .check = damping_problem},
+           {.name = "--no-act-order",
+           .help = "With gptq: round columns from the first to the last, not those of large inputs first",
+           .to = &options->no_act_order},
+           {.name = "--scale-dtype",
+           .help = "Type of the stored scales (default: that of the weights)",
+           .to = &options->scale_dtype,
+           .choices = {"float32", "float16", "bfloat16", "f32", "f16", "bf16"}},
+           threads_option(options->threads),
+           max_memory_option(options->max_memory),
+           {.name = "--resume",
+           .help = "Continue an interrupted run after its last finished shard; one .safetensors file is written anew",
+           .to = &options->resume},
+           {.name = "--force", .help = "Replace an existing output", .to = &options->force},
+           report_option(options->report,
+                         "Compare the output with the input afterwards and write an HTML page that shows what each "
+                         "layer lost"),
+           json_option(options->json),
+           {.name = "--dry-run",
+           .help = "Write nothing; print what would happen to each tensor and why, sizes and expected memory",
+           .to = &options->dry_run}})
+    arguments.push_back(std::move(argument));
   return {
       .name = "quantize",
       .description =
@@ -394,84 +647,7 @@ Command quantize_command() {
           "folder in the compressed-tensors layout. Memory stays below --max-memory whatever the size; a run that was "
           "killed can be resumed; the input is never changed.",
       .examples = kQuantizeExamples,
-      .arguments =
-          {checkpoint_positional("IN", options->input),
-           {.name = "--output",
-            .letter = "-o",
-            .placeholder = "OUT",
-            .help = "Folder (or .safetensors file) to write; --dry-run does without",
-            .to = &options->output,
-            .required = true,
-            .unless = &options->dry_run,
-            .is_path = true},
-           {.name = "--scheme",
-            .placeholder = "SCHEME",
-            .help = scheme_help(),
-            .to = &options->scheme,
-            .choices = scheme_names(),
-            .check = scheme_problem},
-           {.name = "--override",
-            .placeholder = "PATTERN=SCHEME",
-            .help = "Another scheme for the modules that a name, or re: and a regular expression, matches; none leaves "
-                    "them as they are; may be repeated, the first that matches counts",
-            .to = &options->overrides,
-            .check = override_problem},
-           {.name = "--stats",
-            .placeholder = "FILE",
-            .help =
-                "Activation statistics, for --smooth, --kv-fp8 and schemes that store activation scales: what 'kvant "
-                "calibrate IN --text FILE -o STATS' makes from a text; --report also reads an imatrix of llama.cpp, "
-                "which has no ranges",
-            .to = &options->stats,
-            .is_path = true},
-           {.name = "--kv-fp8",
-            .help = "Store scales for FP8 keys and values in the KV cache, of every attention layer, from --stats",
-            .to = &options->kv_fp8},
-           {.name = "--smooth",
-            .placeholder = "[ALPHA]",
-            .help = "Fold SmoothQuant smoothing into norms and weights first; ALPHA from 0 to 1 (default 0.8 for "
-                    "Llama-like models, else 0.5)",
-            .to = &options->alpha,
-            .check = alpha_problem},
-           {.name = "--smooth-groups",
-            .placeholder = "FAMILY|FILE",
-            .help =
-                fmt::format("Which norms feed which linears: a family ({}), or a JSON file (default: by config.json)",
-                            model::names_of_families()),
-            .to = &options->smooth_groups,
-            .is_path = true},
-           {.name = "--ignore",
-            .placeholder = "PATTERN",
-            .help = "Do not quantize a module: its name, or re: and a regular expression; may be repeated (lm_head, "
-                    "embeddings, norms and routers are left out by default)",
-            .to = &options->ignore},
-           {.name = "--include",
-            .placeholder = "PATTERN",
-            .help = "Quantize a module even if it is excluded by default or by --ignore; may be repeated",
-            .to = &options->include},
-           {.name = "--group-size",
-            .placeholder = "N",
-            .help = group_size_help(),
-            .to = &options->group_size,
-            .check = group_size_problem},
-           {.name = "--asymmetric", .help = asymmetric_help(), .to = &options->asymmetric},
-           {.name = "--scale-dtype",
-            .help = "Type of the stored scales (default: that of the weights)",
-            .to = &options->scale_dtype,
-            .choices = {"float32", "float16", "bfloat16", "f32", "f16", "bf16"}},
-           threads_option(options->threads),
-           max_memory_option(options->max_memory),
-           {.name = "--resume",
-            .help = "Continue an interrupted run after its last finished shard; one .safetensors file is written anew",
-            .to = &options->resume},
-           {.name = "--force", .help = "Replace an existing output", .to = &options->force},
-           report_option(options->report,
-                         "Compare the output with the input afterwards and write an HTML page that shows what each "
-                         "layer lost"),
-           json_option(options->json),
-           {.name = "--dry-run",
-            .help = "Write nothing; print what would happen to each tensor and why, sizes and expected memory",
-            .to = &options->dry_run}},
+      .arguments = std::move(arguments),
       .run = [options](const Request& request) { return run(*options, request); }};
 }
 

@@ -136,6 +136,7 @@ constexpr SchemeRow kSchemes[] = {
 
 constexpr std::array kStrategies = {Strategy::tensor, Strategy::channel, Strategy::group,
                                     Strategy::block,  Strategy::token,   Strategy::tensor_group};
+constexpr std::array kScaleChoices = {ScaleChoice::minmax, ScaleChoice::minmax_ct, ScaleChoice::search};
 constexpr std::array kFloatScales = {io::DType::f32, io::DType::f16, io::DType::bf16};
 
 consteval bool is_complete(const SchemeRow& row) {
@@ -183,6 +184,7 @@ const SchemeRow* row_of(const Scheme& scheme) {
   for (const SchemeRow& row : kSchemes) {
     Scheme like = row.scheme;
     like.scale_dtype = scheme.scale_dtype;
+    like.scale_choice = scheme.scale_choice;
     if (row.takes_asymmetric_weights) like.weights.asymmetric = scheme.weights.asymmetric;
     if (row.takes_asymmetric_activations && scheme.activations)
       like.activations->asymmetric = scheme.activations->asymmetric;
@@ -193,6 +195,15 @@ const SchemeRow* row_of(const Scheme& scheme) {
     if (like == scheme) return &row;
   }
   return nullptr;
+}
+
+// Why a way to find scales does not go with the weights; empty: it does.
+std::string against(ScaleChoice choice, const WeightScheme& weights) {
+  if (choice == ScaleChoice::minmax_ct && (weights.asymmetric || has_float_grid(weights.code)))
+    return "is minmax for all but symmetric integers";
+  if (choice == ScaleChoice::search && !has_scale_of_row(weights))
+    return "looks for scales of groups and channels only";
+  return {};
 }
 
 std::string words_of(const WeightScheme& weights) {
@@ -224,6 +235,16 @@ std::string_view name(Strategy strategy) {
   return "unknown";
 }
 std::span<const Strategy> strategies() { return kStrategies; }
+
+std::string_view name(ScaleChoice choice) {
+  switch (choice) {
+    case ScaleChoice::minmax: return "minmax";
+    case ScaleChoice::minmax_ct: return "minmax-ct";
+    case ScaleChoice::search: return "search";
+  }
+  return "unknown";
+}
+std::span<const ScaleChoice> scale_choices() { return kScaleChoices; }
 
 std::span<const SchemeRow> schemes() { return kSchemes; }
 
@@ -267,6 +288,11 @@ Result<Scheme> with_options(const SchemeRow& row, const SchemeOptions& options) 
     if (row.takes_asymmetric_weights) scheme.weights.asymmetric = true;
     if (row.takes_asymmetric_activations) scheme.activations->asymmetric = true;
   }
+  if (const std::string reason = against(options.scale_choice.value_or(ScaleChoice::minmax), scheme.weights);
+      !reason.empty())
+    return unsupported("{}: --scale {}: {}", row.name, name(*options.scale_choice), reason);
+  scheme.scale_choice = options.scale_choice.value_or(bits_per_element(scheme.weights.code) <= 4 ? ScaleChoice::search
+                                                                                                 : ScaleChoice::minmax);
   if (!options.scale_dtype) return scheme;
   if (scheme.weights.scale_code)
     return unsupported("{} stores its scales as {}: it takes no other dtype of scales", row.name,

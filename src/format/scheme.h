@@ -69,6 +69,21 @@ struct ActivationScheme {
   friend bool operator==(const ActivationScheme&, const ActivationScheme&) = default;
 };
 
+// How the scale of weights that share one is found (stored_scale.h). Files do not say.
+enum class ScaleChoice : std::uint8_t {
+  minmax,     // of the largest magnitude, or of the range
+  minmax_ct,  // the same with half the range of codes as the divisor of symmetric integers, as compressed-tensors has
+              // it
+  search,     // the one with the least squared error of those that are tried (kvant/weight_rounding.h)
+};
+// Whether each row has scales of its own: one, or one for each group.
+constexpr bool has_scale_of_row(const WeightScheme& weights) {
+  return weights.has_groups() || weights.strategy == Strategy::channel;
+}
+
+std::string_view name(ScaleChoice choice);
+std::span<const ScaleChoice> scale_choices();
+
 struct Scheme {
   std::string_view format = "int-quantized";  // as config.json names the layout of its tensors
   WeightScheme weights = {};
@@ -76,8 +91,12 @@ struct Scheme {
   // Of scales that are numbers: F32, F16 or BF16. Default: the weight's own, F32 for F64, which no loader takes. It is
   // no part of config.json.
   std::optional<io::DType> scale_dtype = std::nullopt;
+  ScaleChoice scale_choice = ScaleChoice::minmax;
   friend bool operator==(const Scheme&, const Scheme&) = default;
 
+  constexpr bool has_static_integers() const {
+    return activations && activations->dynamic == Dynamic::no && !has_float_grid(activations->code);
+  }
   constexpr bool needs_statistics() const { return activations && activations->dynamic != Dynamic::yes; }
   constexpr bool has_asymmetric_activations() const { return activations && activations->asymmetric; }
   constexpr bool is_asymmetric() const { return weights.asymmetric || has_asymmetric_activations(); }
@@ -106,6 +125,8 @@ struct SchemeOptions {
   std::optional<std::int64_t> group_size = std::nullopt;
   bool asymmetric = false;
   std::optional<io::DType> scale_dtype = std::nullopt;
+  // Default: search for codes of four bits and fewer, minmax for others.
+  std::optional<ScaleChoice> scale_choice = std::nullopt;
 };
 // Refuses options that the row does not take, a group size that is not positive or splits a word, and a scale dtype
 // that is none.

@@ -8,7 +8,8 @@ WeightForm weight_form(const Scheme& scheme, io::DType weight) {
   return {
       .weight = element_of(weight).value_or(ElementKind::f32),
       .scale = scheme.weights.scale_code.value_or(element_of(scale_dtype(scheme, weight)).value_or(ElementKind::f32)),
-      .scheme = scheme.weights};
+      .scheme = scheme.weights,
+      .choice = scheme.scale_choice};
 }
 
 io::DType scale_dtype(const Scheme& scheme, io::DType weight) {

@@ -12,6 +12,7 @@ struct WeightForm {
   ElementKind weight = ElementKind::f32;  // f32, f64, f16, bf16
   ElementKind scale = ElementKind::f32;   // as stored: f32, f16, bf16, e8m0, e4m3 under a global scale
   WeightScheme scheme = {};
+  ScaleChoice choice = ScaleChoice::minmax;
 };
 WeightForm weight_form(const Scheme& scheme, io::DType weight);
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -11,6 +13,7 @@
 #include "format/activation_stats.h"
 #include "format/kv_cache.h"
 #include "io/file.h"
+#include "io/json.h"
 #include "io/scratch_folder.h"
 #include "measure/cache_statistics.h"
 #include "measure/hessian_sum.h"
@@ -18,6 +21,8 @@
 #include "measure/statistics_parts.h"
 #include "model/model_run.h"
 #include "model/text_job.h"
+#include "quantize/manifest.h"
+#include "quantize/quantize_checkpoint.h"
 
 namespace kvant::measure {
 namespace {
@@ -121,6 +126,48 @@ class Collector : public model::InputObserver {
   std::map<std::string, CacheStatistics> caches_;  // by attention layer
 };
 
+// The blocks of a model as they will be quantized, each from its own statistics.
+class QuantizedBlocks {
+ public:
+  QuantizedBlocks(const CalibrateOptions& options, const model::Network& network, const StatisticsParts& parts,
+                  std::uint64_t max_memory)
+      : options_(*options.through), network_(network), parts_(parts) {
+    options_.input = options.model;
+    options_.output = options.run.scratch.empty() ? options.output : options.run.scratch;
+    options_.output += ".block";
+    options_.threads = options.run.threads;
+    options_.max_memory = std::max(max_memory, quantize::kMinMaxMemory);
+    options_.resume = false;
+    options_.force = true;
+  }
+  ~QuantizedBlocks() { remove(); }
+  QuantizedBlocks(const QuantizedBlocks&) = delete;
+  QuantizedBlocks& operator=(const QuantizedBlocks&) = delete;
+
+  Result<std::unique_ptr<const model::Weights>> make(std::size_t block) {
+    remove();
+    options_.stats = parts_.block_file(block);
+    options_.only = network_.blocks[block].prefix;
+    auto quantizer = quantize::CheckpointQuantizer::plan(options_);
+    if (!quantizer.ok()) return quantizer.status();
+    base::Silence silence;
+    if (const auto done = quantizer->run(silence); !done.ok()) return done.status();
+    auto weights = model::Weights::open(options_.output);
+    if (!weights.ok()) return weights.status();
+    return std::make_unique<const model::Weights>(std::move(weights).value());
+  }
+
+ private:
+  void remove() const {
+    std::error_code ignored;
+    std::filesystem::remove_all(options_.output, ignored);
+  }
+
+  quantize::QuantizeOptions options_;
+  const model::Network& network_;
+  const StatisticsParts& parts_;
+};
+
 // Statistics of a block's inputs: a few numbers for each channel, and with Hessians half a matrix in f64 with rows that
 // wait for it. Codes of a batch for the errors that they make.
 std::uint64_t memory_beside_block(const model::Network& network, const CalibrateOptions& options) {
@@ -138,10 +185,16 @@ std::uint64_t memory_beside_block(const model::Network& network, const Calibrate
     most = std::max(most, bytes);
   }
   const auto rows = static_cast<std::uint64_t>(std::min<std::int64_t>(options.text.rows(), model::TextJob::kMaxRows));
-  return most + rows * widest;
+  // And the states of a batch that is only looked at.
+  const std::uint64_t looked_at = options.through ? rows * static_cast<std::uint64_t>(network.hidden) * 4 : 0;
+  return most + rows * widest + looked_at;
 }
 
 }  // namespace
+
+std::string through_text(const std::optional<quantize::QuantizeOptions>& through) {
+  return through ? quantize::options_json(*through).dump() : std::string();
+}
 
 Result<Calibration> calibrate(const CalibrateOptions& options, base::Progress& progress) {
   const Stream stream = options.run.threads == 0 ? Stream::cpu() : Stream::cpu(options.run.threads);
@@ -168,17 +221,27 @@ Result<Calibration> calibrate(const CalibrateOptions& options, base::Progress& p
       {.run = settings,
        .beside_block = memory_beside_block(network, options),
        // Parts of a run that did not look at them have no keys and values.
-       .purpose = options.hessian ? "calibrate with keys, values and Hessians" : "calibrate with keys and values"});
+       .purpose = (options.hessian ? "calibrate with keys, values and Hessians " : "calibrate with keys and values ") +
+                  through_text(options.through)});
   if (!job.ok()) return job.status();
-  const StatisticsParts parts(*job->folder(), {{"format", "pt"},
-                                               {"made_by", "kvant calibrate"},
-                                               {"tokens", std::to_string(options.text.ids.size())},
-                                               {"hessian", options.hessian ? "yes" : "no"}});
+  std::map<std::string, std::string> facts = {{"format", "pt"},
+                                              {"made_by", "kvant calibrate"},
+                                              {"tokens", std::to_string(options.text.ids.size())},
+                                              {"hessian", options.hessian ? "yes" : "no"}};
+  if (options.through) facts.emplace(kThroughKey, through_text(options.through));
+  const StatisticsParts parts(*job->folder(), facts);
   // A run that was killed while it removed its files has left some of them.
   if (!parts.has_blocks(run.blocks_done())) run.begin_again();
   Collector collector(std::move(tools).value(), parts, network, options);
-  progress.begin("calibrating", run.work(), base::Unit::tokens, network.blocks.size());
-  if (Status s = run.run_blocks(progress, &collector); !s.ok()) return s;
+  std::optional<QuantizedBlocks> blocks;
+  model::ModelRun::Replacement replace;
+  if (options.through) {
+    blocks.emplace(options, network, parts, job->memory_at_the_end());
+    replace = [&](std::size_t block) { return blocks->make(block); };
+  }
+  progress.begin("calibrating", run.work() * (replace ? 2 : 1), base::Unit::tokens, network.blocks.size());
+  if (Status s = run.run_blocks(progress, &collector, replace); !s.ok()) return s;
+  blocks.reset();
   if (network.head)
     if (Status s = collector.run_head(run, *network.head); !s.ok()) return s;
   const auto names =

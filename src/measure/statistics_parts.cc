@@ -46,10 +46,12 @@ Status StatisticsParts::write_block(std::size_t block, std::span<const SeenInput
   return write(block_name(block), inputs, caches);
 }
 
+fs::path StatisticsParts::block_file(std::size_t block) const { return folder_.file(block_name(block)); }
+
 bool StatisticsParts::has_blocks(std::size_t count) const {
   std::error_code error;
   for (std::size_t block = 0; block < count; ++block)
-    if (!fs::exists(folder_.file(block_name(block)), error)) return false;
+    if (!fs::exists(block_file(block), error)) return false;
   return true;
 }
 

@@ -40,6 +40,8 @@ class StatisticsParts {
   Status write_block(std::size_t block, std::span<const SeenInput> inputs,
                      std::span<const SeenCache> caches = {}) const;
   Status write_head(std::span<const SeenInput> inputs) const;
+  // Where the statistics of a block are when it was written.
+  std::filesystem::path block_file(std::size_t block) const;
   // Whether the first so many blocks have their parts.
   bool has_blocks(std::size_t count) const;
 

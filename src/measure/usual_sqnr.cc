@@ -10,27 +10,27 @@ struct Usual {
   ElementKind code;
   bool asymmetric;
   std::uint64_t weights_per_scale;
-  double normal;   // dB of weights of a normal distribution
-  double laplace;  // and of one with long tails: those of trained weights lie between the two
+  // In dB, of weights of a normal distribution and of one with long tails: those of trained weights lie between them.
+  double least, most;
 };
 
-// Measured by tools/usual_sqnr.py on random weights, with scales that come from the largest weight. Rows of a code by
-// the number of weights that share a scale. The two of e2m1 are those of nvfp4, whose scales are e4m3, and of mxfp4,
-// whose scales are powers of two.
+// Measured by tools/usual_sqnr.py on random weights, with scales of the range, and for four bits also with those that a
+// search finds. Rows of a code by the number of weights that share a scale. The two of e2m1 are those of nvfp4, whose
+// scales are e4m3, and of mxfp4, whose scales are powers of two.
 constexpr Usual kUsual[] = {
-    {ElementKind::s8, false, 32, 45.4, 43.4},     {ElementKind::s8, false, 128, 43.8, 41.0},
-    {ElementKind::s8, false, 512, 42.6, 39.1},    {ElementKind::s8, false, 2048, 41.6, 37.5},
-    {ElementKind::s8, false, 8192, 40.8, 36.1},   {ElementKind::s8, false, 32768, 40.2, 35.0},
-    {ElementKind::s4, false, 16, 21.4, 19.9},     {ElementKind::s4, false, 32, 20.3, 18.3},
-    {ElementKind::s4, false, 64, 19.4, 17.0},     {ElementKind::s4, false, 128, 18.6, 15.9},
-    {ElementKind::s4, false, 512, 17.4, 14.0},    {ElementKind::s4, false, 2048, 16.5, 12.5},
-    {ElementKind::s4, false, 8192, 15.7, 11.2},   {ElementKind::s4, true, 16, 23.2, 22.3},
-    {ElementKind::s4, true, 32, 21.9, 20.5},      {ElementKind::s4, true, 64, 20.8, 19.0},
-    {ElementKind::s4, true, 128, 20.0, 17.7},     {ElementKind::s4, true, 512, 18.6, 15.6},
-    {ElementKind::s4, true, 2048, 17.5, 13.8},    {ElementKind::s4, true, 8192, 16.7, 12.5},
+    {ElementKind::s8, false, 32, 43.4, 45.4},     {ElementKind::s8, false, 128, 41.0, 43.8},
+    {ElementKind::s8, false, 512, 39.1, 42.6},    {ElementKind::s8, false, 2048, 37.5, 41.6},
+    {ElementKind::s8, false, 8192, 36.1, 40.8},   {ElementKind::s8, false, 32768, 35.0, 40.2},
+    {ElementKind::s4, false, 16, 19.9, 22.4},     {ElementKind::s4, false, 32, 18.3, 21.2},
+    {ElementKind::s4, false, 64, 17.0, 20.4},     {ElementKind::s4, false, 128, 15.9, 19.9},
+    {ElementKind::s4, false, 512, 14.0, 19.4},    {ElementKind::s4, false, 2048, 12.5, 19.3},
+    {ElementKind::s4, false, 8192, 11.2, 19.2},   {ElementKind::s4, true, 16, 22.3, 23.4},
+    {ElementKind::s4, true, 32, 20.5, 22.1},      {ElementKind::s4, true, 64, 19.0, 21.2},
+    {ElementKind::s4, true, 128, 17.7, 20.4},     {ElementKind::s4, true, 512, 15.6, 19.6},
+    {ElementKind::s4, true, 2048, 13.8, 19.3},    {ElementKind::s4, true, 8192, 12.5, 19.3},
     {ElementKind::e4m3, false, 32, 32.4, 33.0},   {ElementKind::e4m3, false, 128, 31.8, 32.1},
-    {ElementKind::e4m3, false, 1024, 31.6, 31.7}, {ElementKind::e2m1, false, 16, 20.4, 20.7},
-    {ElementKind::e2m1, false, 32, 18.8, 17.9},
+    {ElementKind::e4m3, false, 1024, 31.6, 31.7}, {ElementKind::e2m1, false, 16, 20.4, 21.2},
+    {ElementKind::e2m1, false, 32, 18.0, 19.0},
 };
 
 // What a layer may differ from them without being unusual: the spread of rows, and of fewer weights than were measured.
@@ -57,9 +57,8 @@ std::optional<UsualSqnr> usual_sqnr_db(ElementKind code, bool asymmetric, std::u
   const double share = fewer == more ? 0
                                      : (log(weights_per_scale) - log(fewer->weights_per_scale)) /
                                            (log(more->weights_per_scale) - log(fewer->weights_per_scale));
-  const double normal = between(fewer->normal, more->normal, share);
-  const double laplace = between(fewer->laplace, more->laplace, share);
-  return UsualSqnr{std::min(normal, laplace) - kSpread, std::max(normal, laplace) + kSpread};
+  return UsualSqnr{between(fewer->least, more->least, share) - kSpread,
+                   between(fewer->most, more->most, share) + kSpread};
 }
 
 std::optional<UsualSqnr> usual_sqnr_db(const ModelLoss& loss) {

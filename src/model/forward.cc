@@ -51,7 +51,7 @@ Result<Forward> Forward::make(const Stream& stream, const Weights& weights, cons
   forward.vocabulary_ = static_cast<std::int64_t>((*table)[0]);
   if (!network.final_norm.empty()) {
     Loaded loaded;
-    if (Status s = forward.load_norm(network.final_norm, network.hidden, loaded); !s.ok()) return s;
+    if (Status s = forward.load_norm(weights, network.final_norm, network.hidden, loaded); !s.ok()) return s;
     forward.final_norm_ = std::move(loaded.norms.begin()->second);
   }
   return forward;
@@ -102,17 +102,18 @@ Result<Forward::Memory> Forward::memory(const Stream& stream, const Weights& wei
 
 // ---- Loading ----
 
-Status Forward::load_norm(const std::string& module, std::int64_t elements, Loaded& to) const {
-  auto weight = weights_->read_vector(fmt::format("{}.weight", module), elements);
+Status Forward::load_norm(const Weights& weights, const std::string& module, std::int64_t elements, Loaded& to) const {
+  auto weight = weights.read_vector(fmt::format("{}.weight", module), elements);
   if (!weight.ok()) return weight.status();
-  auto bias = weights_->read_vector_if_there(fmt::format("{}.bias", module), elements);
+  auto bias = weights.read_vector_if_there(fmt::format("{}.bias", module), elements);
   if (!bias.ok()) return bias.status();
   to.norms[module] = {std::move(weight).value(), std::move(bias).value()};
   return {};
 }
 
-Status Forward::load_linear(const LinearModule& linear, std::int64_t max_rows, Loaded& to) const {
-  auto layer = LinearLayer::load(stream_, *weights_, linear, max_rows);
+Status Forward::load_linear(const Weights& weights, const LinearModule& linear, std::int64_t max_rows,
+                            Loaded& to) const {
+  auto layer = LinearLayer::load(stream_, weights, linear, max_rows);
   if (!layer.ok()) return layer.status();
   to.linears.insert_or_assign(linear.module, std::move(layer).value());
   return {};
@@ -123,7 +124,8 @@ void Forward::grow_workspace(const Loaded& loaded) {
     if (layer.workspace_size() > workspace_.size()) workspace_.resize(layer.workspace_size());
 }
 
-Status Forward::load_block(std::size_t index) {
+Status Forward::load_block(std::size_t index, const Weights* weights) {
+  const Weights& from = weights == nullptr ? *weights_ : *weights;
   block_ = &network_->blocks[index];
   loaded_ = {};
   x_.resize(size(max_rows_ * std::max(network_->hidden, network_->context_width())));
@@ -132,19 +134,19 @@ Status Forward::load_block(std::size_t index) {
   Loaded loaded;
   for (const Step& step : block_->steps) {
     if (const auto* norm = std::get_if<NormStep>(&step))
-      if (Status s = load_norm(norm->module, network_->hidden, loaded); !s.ok()) return s;
+      if (Status s = load_norm(from, norm->module, network_->hidden, loaded); !s.ok()) return s;
     if (const auto* norms = std::get_if<HeadNormsStep>(&step))
       for (const std::string& module : {norms->queries, norms->keys})
-        if (Status s = load_norm(module, network_->head_size, loaded); !s.ok()) return s;
-    if (const auto* attention = std::get_if<AttendStep>(&step); attention != nullptr && weights_->fp8_kv_cache()) {
-      const auto keys = weights_->cache_scale(attention->module, format::CacheHalf::keys);
+        if (Status s = load_norm(from, module, network_->head_size, loaded); !s.ok()) return s;
+    if (const auto* attention = std::get_if<AttendStep>(&step); attention != nullptr && from.fp8_kv_cache()) {
+      const auto keys = from.cache_scale(attention->module, format::CacheHalf::keys);
       if (!keys.ok()) return keys.status();
-      const auto values = weights_->cache_scale(attention->module, format::CacheHalf::values);
+      const auto values = from.cache_scale(attention->module, format::CacheHalf::values);
       if (!values.ok()) return values.status();
       loaded.cache = {*keys, *values};
     }
     for (const LinearModule* linear : linears_of(step))
-      if (Status s = load_linear(*linear, max_rows_, loaded); !s.ok()) return s;
+      if (Status s = load_linear(from, *linear, max_rows_, loaded); !s.ok()) return s;
     if (const auto* mlp = std::get_if<MlpStep>(&step)) {
       inner_.resize(std::max(inner_.size(), size(max_rows_ * 2 * mlp->inner)));
       if (mlp->router) {
@@ -178,7 +180,7 @@ Status Forward::load_head(std::int64_t max_rows) {
   loaded_ = {};
   block_ = nullptr;
   Loaded loaded;
-  if (Status s = load_linear(head_of(*network_, vocabulary_), max_rows, loaded); !s.ok()) return s;
+  if (Status s = load_linear(*weights_, head_of(*network_, vocabulary_), max_rows, loaded); !s.ok()) return s;
   grow_workspace(loaded);
   loaded_ = std::move(loaded);
   return {};
@@ -248,7 +250,7 @@ Status Forward::embed(std::span<const std::int32_t> ids, Lengths lengths, float*
   }
   if (n.embedding_norm.empty()) return {};
   Loaded loaded;
-  if (Status s = load_norm(n.embedding_norm, n.hidden, loaded); !s.ok()) return s;
+  if (Status s = load_norm(*weights_, n.embedding_norm, n.hidden, loaded); !s.ok()) return s;
   const Norm& norm = loaded.norms.begin()->second;
   for (std::size_t i = 0; i < ids.size(); ++i)
     normalize_row(norm, residual + i * size(n.hidden), n.hidden, residual + i * size(n.hidden));

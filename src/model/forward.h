@@ -60,8 +60,9 @@ class Forward {
   // residual [rows, hidden] = embeddings, of a text that was checked.
   Status embed(std::span<const std::int32_t> ids, Lengths lengths, float* residual) const;
 
-  // Reads the weights of a block and gives up those of the one before.
-  Status load_block(std::size_t block);
+  // Reads the weights of a block and gives up those of the one before. `weights`: of another checkpoint of the same
+  // network, of which only this block must be there; null: those of the model.
+  Status load_block(std::size_t block, const Weights* weights = nullptr);
   // On residuals, with the block that was loaded last.
   Status run_block(Lengths lengths, float* residual, InputObserver* observer = nullptr);
 
@@ -95,8 +96,8 @@ class Forward {
           std::int64_t max_rows)
       : stream_(stream), weights_(&weights), network_(&network), steps_(steps), max_rows_(max_rows) {}
 
-  Status load_linear(const LinearModule& linear, std::int64_t max_rows, Loaded& to) const;
-  Status load_norm(const std::string& module, std::int64_t size, Loaded& to) const;
+  Status load_linear(const Weights& weights, const LinearModule& linear, std::int64_t max_rows, Loaded& to) const;
+  Status load_norm(const Weights& weights, const std::string& module, std::int64_t size, Loaded& to) const;
   // A table of embeddings: [rows, hidden].
   Result<StoredTensor> table(const std::string& module) const;
   static LinearModule head_of(const Network& network, std::int64_t vocabulary);

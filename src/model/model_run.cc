@@ -81,7 +81,21 @@ Status ModelRun::pass(const Each& each, const Finish& finish) {
   return states_->finish_pass();
 }
 
-Status ModelRun::run_blocks(base::Progress& progress, InputObserver* observer) {
+Status ModelRun::look(InputObserver& observer, base::Progress& progress) {
+  for (const Batch& batch : batches_of(*text_, batch_rows_)) {
+    const auto rows = states_->rows(batch.first_row, batch.rows);
+    if (!rows.ok()) return rows.status();
+    final_rows_.assign(*rows, *rows + batch.rows * network_->hidden);
+    if (Status s = forward_->run_block(std::span(text_->lengths).subspan(batch.first, batch.count), final_rows_.data(),
+                                       &observer);
+        !s.ok())
+      return s;
+    progress.advance(static_cast<std::uint64_t>(batch.rows));
+  }
+  return observer.finish_block(blocks_done());
+}
+
+Status ModelRun::run_blocks(base::Progress& progress, InputObserver* observer, const Replacement& replace) {
   const auto lengths_of = [&](const Batch& batch) {
     return std::span(text_->lengths).subspan(batch.first, batch.count);
   };
@@ -95,12 +109,20 @@ Status ModelRun::run_blocks(base::Progress& progress, InputObserver* observer) {
   }
   while (blocks_done() < network_->blocks.size()) {
     if (Status s = forward_->load_block(blocks_done()); !s.ok()) return s;
+    if (replace) {
+      if (Status s = look(*observer, progress); !s.ok()) return s;
+      forward_->unload();
+      auto weights = replace(blocks_done());
+      if (!weights.ok()) return weights.status();
+      if (Status s = forward_->load_block(blocks_done(), weights->get()); !s.ok()) return s;
+    }
+    InputObserver* const watching = replace ? nullptr : observer;
     const auto run = [&](const Batch& batch, float* states) -> Status {
-      if (Status s = forward_->run_block(lengths_of(batch), states, observer); !s.ok()) return s;
+      if (Status s = forward_->run_block(lengths_of(batch), states, watching); !s.ok()) return s;
       progress.advance(static_cast<std::uint64_t>(batch.rows));
       return {};
     };
-    const auto finish = [&] { return observer == nullptr ? Status() : observer->finish_block(blocks_done()); };
+    const auto finish = [&] { return watching == nullptr ? Status() : watching->finish_block(blocks_done()); };
     if (Status s = pass(run, finish); !s.ok()) return s;
   }
   forward_->unload();

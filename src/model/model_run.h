@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,8 +51,11 @@ class ModelRun {
   void begin_again() { states_->forget(); }
   // Tokens times blocks: what run_blocks() will advance the progress by.
   std::uint64_t work() const;
-  // From the embeddings, or from where an earlier run ended, to the last block. Gives up the weights.
-  Status run_blocks(base::Progress& progress, InputObserver* observer = nullptr);
+  // What a block is replaced by after the observer has seen it, and before the next one sees what it makes.
+  using Replacement = std::function<Result<std::unique_ptr<const Weights>>(std::size_t block)>;
+  // From the embeddings, or from where an earlier run ended, to the last block. Gives up the weights. With a
+  // replacement each block runs twice, for the observer and for its states.
+  Status run_blocks(base::Progress& progress, InputObserver* observer = nullptr, const Replacement& replace = {});
 
   // What the head reads of rows [first, first + count), [count, hidden]. Valid until the next call.
   Result<const float*> final_rows(std::int64_t first, std::int64_t count);
@@ -60,6 +64,8 @@ class ModelRun {
   ModelRun() = default;
   Result<std::uint64_t> key(std::string_view purpose) const;
   // Calls each(batch, states) for all batches, then finish(), and keeps the states that they leave.
+  // The observer sees a block, and the states stay what they are.
+  Status look(InputObserver& observer, base::Progress& progress);
   template <class Each, class Finish>
   Status pass(const Each& each, const Finish& finish);
 
@@ -71,7 +77,7 @@ class ModelRun {
   Forward::Memory memory_;
   std::int64_t batch_rows_ = 0;
   std::optional<States> states_;
-  std::vector<float> final_rows_;
+  std::vector<float> final_rows_;  // or those of a batch that is only looked at
 };
 
 }  // namespace kvant::model

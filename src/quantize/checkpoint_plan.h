@@ -34,6 +34,18 @@ struct Conversion {
   std::optional<io::DType> values = std::nullopt;
 };
 
+// GPTQ: a column is rounded after it was moved by the errors of those before it (feedback_factors.h).
+struct FeedbackOptions {
+  double damping = 0.01;  // of the mean of the Hessian's diagonal
+  bool by_size = true;    // columns with large inputs first; otherwise from the first to the last
+};
+
+// Where the scale of static activations comes from.
+enum class ActivationRange : std::uint8_t {
+  minmax,  // all that was seen
+  mse,     // the part of it with the least squared error
+};
+
 struct QuantizeOptions {
   std::filesystem::path input;
   std::filesystem::path output;
@@ -43,13 +55,20 @@ struct QuantizeOptions {
   bool fits_group_size = false;                // --group-size auto: the largest of 128, 64, 32 that fits all layers
   std::vector<SchemeOverride> overrides;       // the first that matches counts
   std::optional<std::filesystem::path> stats;  // activation statistics (activation_stats.h)
-  bool fp8_kv_cache = false;                   // scales for FP8 keys and values of attention, from the statistics
+  std::optional<FeedbackOptions> feedback;     // with the Hessians of the statistics; nothing: codes are the nearest
+  ActivationRange activation_range = ActivationRange::mse;
+  // Layers whose stored scale keeps less of their usual inputs are left as they are; nothing: they are warned of.
+  std::optional<double> least_input_db;
+  bool fp8_kv_cache = false;  // scales for FP8 keys and values of attention, from the statistics
   bool smooth = false;
   std::optional<double> alpha;               // default: the family's
   std::optional<std::string> smooth_groups;  // a family ("llama", "opt", "bloom") or a JSON file (smooth_groups.h)
   std::vector<std::string> ignore;           // beside lm_head, embeddings, norms and routers
   std::vector<std::string> include;          // modules that are quantized although the defaults or `ignore` say no
-  int threads = 0;                           // 0: as many as the machine has
+  // Of the whole plan only tensors whose names begin so: a block, which calibration runs in place of the original. What
+  // is about the whole is not checked, and no other files are copied.
+  std::string only = {};
+  int threads = 0;  // 0: as many as the machine has
   std::uint64_t max_memory = kDefaultMaxMemory;
   bool resume = false;
   bool force = false;
@@ -83,6 +102,7 @@ struct TensorPlan {
   std::size_t scheme = 0;                        // of a weight that is quantized: index into CheckpointPlan::schemes
   // Of a weight with one scale for all of it: which of CheckpointPlan::scale_groups it is shared with.
   std::optional<std::size_t> scale_group = {};
+  bool has_feedback = false;  // QuantizeOptions::feedback: the statistics know the Hessian of its input
 };
 
 struct SmoothedGroup {

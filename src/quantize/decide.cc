@@ -18,6 +18,7 @@
 #include "model/input_tensors.h"
 #include "model/smooth_groups.h"
 #include "quantize/gather_warnings.h"
+#include "quantize/static_activations.h"
 
 namespace kvant::quantize {
 namespace {
@@ -68,9 +69,10 @@ class Decider {
 
   Result<CheckpointPlan> decide() {
     if (options_.conversion) return decide_conversion();
-    for (const auto step : {&Decider::check_options, &Decider::judge_all, &Decider::choose_schemes,
-                            &Decider::check_patterns, &Decider::check_fused, &Decider::check_experts,
-                            &Decider::plan_smoothing, &Decider::check_static, &Decider::find_attentions})
+    for (const auto step :
+         {&Decider::check_options, &Decider::judge_all, &Decider::choose_schemes, &Decider::check_patterns,
+          &Decider::check_fused, &Decider::check_experts, &Decider::plan_smoothing, &Decider::check_static,
+          &Decider::judge_static, &Decider::plan_feedback, &Decider::find_attentions})
       if (Status s = (this->*step)(); !s.ok()) return s;
     for (TensorPlan& tensor : plan_.tensors)
       if (tensor.action == Action::copy && made_.contains(tensor.name)) tensor.action = Action::decode;
@@ -94,7 +96,14 @@ class Decider {
     if (keeps_codes && inputs_.is_compressed_tensors)
       return invalid_problem("{}: is compressed-tensors already ({}); --to bf16, f16 or f32 gives its values", where,
                              inputs_.quantized_as);
+    std::size_t left_out = 0;
     for (model::InputTensor& tensor : inputs_.tensors) {
+      // Loaders have a place for them only where quantization_config speaks of them.
+      if (!keeps_codes && format::cache_scale_of(tensor.info.name)) {
+        ++left_out;
+        plan_.bytes_before += tensor.stored_bytes;
+        continue;
+      }
       TensorPlan plan{.name = tensor.info.name,
                       .shard = tensor.shard,
                       .role = model::judge(tensor.info, facts_.model_type).role,
@@ -113,6 +122,13 @@ class Decider {
     }
     fill_ignore();
     fill_sizes();
+    if (left_out > 0) {
+      plan_.fp8_kv_cache = false;
+      plan_.warnings.push_back(
+          fmt::format("{} scales of FP8 keys and values are left out: loaders have no place for them in a model that "
+                      "is not quantized",
+                      left_out));
+    }
     if (inexact_ > 0)
       plan_.warnings.push_back(
           fmt::format("{} of {} layers have a global scale whose inverse is no f32: their codes stay, some of their "
@@ -165,6 +181,11 @@ class Decider {
       return invalid_problem("--smooth needs activation statistics; give them with --stats FILE");
     if (options_.fp8_kv_cache && stats_ == nullptr)
       return invalid_problem("--kv-fp8 needs activation statistics; give them with --stats FILE");
+    if (options_.feedback && stats_ == nullptr)
+      return invalid_problem(
+          "--method gptq needs the Hessians of activation statistics; 'kvant calibrate --hessian' collects them, "
+          "--stats "
+          "FILE gives them");
     plan_.schemes.push_back(options_.scheme);
     std::vector<std::string> patterns;
     for (const SchemeOverride& override : options_.overrides) {
@@ -199,6 +220,7 @@ class Decider {
 
   Status judge_all() {
     for (model::InputTensor& tensor : inputs_.tensors) {
+      if (!tensor.info.name.starts_with(options_.only)) continue;
       TensorPlan plan{.name = tensor.info.name,
                       .shard = tensor.shard,
                       .dtype = tensor.info.dtype,
@@ -213,8 +235,8 @@ class Decider {
       by_name_.emplace(plan.name, plan_.tensors.size());
       plan_.tensors.push_back(std::move(plan));
     }
-    if (std::none_of(plan_.tensors.begin(), plan_.tensors.end(),
-                     [](const TensorPlan& t) { return t.action == Action::quantize; }))
+    if (options_.only.empty() && std::none_of(plan_.tensors.begin(), plan_.tensors.end(),
+                                              [](const TensorPlan& t) { return t.action == Action::quantize; }))
       return invalid_problem("{}: has no Linear weight to quantize among its {} tensors",
                              io::printable_path(checkpoint_.path()), plan_.tensors.size());
     return {};
@@ -305,7 +327,7 @@ class Decider {
     }
     leave_out_broken_blocks();
     leave_out_torn_experts();
-    if (2 * left_out_.size() <= wanted) return {};
+    if (2 * left_out_.size() <= wanted || !options_.only.empty()) return {};
     const TensorPlan& first = *left_out_.front();
     return invalid_problem("{}: {} would leave {} of {} layers as they are, the first is '{}': {}",
                            io::printable_path(checkpoint_.path()), format::describe(plan_.schemes[first.scheme]),
@@ -400,6 +422,7 @@ class Decider {
   }
 
   Status check_patterns() {
+    if (!options_.only.empty()) return {};
     for (const auto* list : {&options_.ignore, &options_.include})
       for (const std::string& pattern : *list)
         if (!matched_.contains(pattern))
@@ -484,8 +507,9 @@ class Decider {
     if (!found->warning.empty()) plan_.warnings.push_back(found->warning);
     for (const auto& [norm, reason] : found->left_alone) leave_alone(norm, reason);
     plan_.alpha = options_.alpha.value_or(found->default_alpha);
-    for (const model::SmoothGroup& group : found->groups) plan_group(group, options_.smooth_groups.has_value());
-    if (plan_.smoothed.empty())
+    for (const model::SmoothGroup& group : found->groups)
+      if (group.norm.starts_with(options_.only)) plan_group(group, options_.smooth_groups.has_value());
+    if (plan_.smoothed.empty() && options_.only.empty())
       return invalid_problem("{}: nothing can be smoothed: {}", io::printable_path(checkpoint_.path()),
                              plan_.warnings.empty() ? "no norm was found" : plan_.warnings.back());
     return {};
@@ -580,6 +604,72 @@ class Decider {
             "--ignore",
             file, io::printable(module), format::describe(*scheme));
     }
+    return {};
+  }
+
+  // A stored scale that makes zeros of most of what a layer reads spoils the model, and nobody sees it from the
+  // weights.
+  static constexpr double kUsualInputDb = 12;
+
+  Status judge_static() {
+    for (TensorPlan& tensor : plan_.tensors) {
+      const format::Scheme* const scheme = plan_.scheme_of(tensor);
+      const std::string_view module = format::module_of(tensor.name);
+      if (scheme == nullptr || !scheme->has_static_integers() || tensor.smooth_group ||
+          !stats_->has(module, format::Statistic::histogram))
+        continue;
+      const auto saved = static_activation(*stats_, module, tensor.shape[1], {}, *scheme->activations,
+                                           options_.activation_range, ElementKind::f32);
+      if (!saved.ok()) return saved.status();
+      const auto usual = usual_inputs(*stats_, module, scheme->activations->code, *saved);
+      if (!usual.ok()) return usual.status();
+      if (usual->sqnr_db >= options_.least_input_db.value_or(kUsualInputDb)) continue;
+      const auto absmax = stats_->absmax(module, tensor.shape[1]);
+      if (!absmax.ok()) return absmax.status();
+      const std::string reason = fmt::format(
+          "one scale for all its inputs keeps {:.1f} dB of the usual ones, which reach {:.3g}; the largest is {:.3g}",
+          usual->sqnr_db, usual->largest, *std::ranges::max_element(*absmax));
+      if (options_.least_input_db)
+        leave_out(tensor, reason);
+      else
+        plan_.warnings.push_back(fmt::format(
+            "'{}': {}; --min-input-sqnr {:g} leaves such layers as they are, w8a8 has a scale for each token",
+            io::printable(module), reason, kUsualInputDb));
+    }
+    return {};
+  }
+
+  // GPTQ of the layers whose input the statistics know.
+  Status plan_feedback() {
+    if (!options_.feedback) return {};
+    const std::string file = io::printable_path(stats_->path());
+    std::size_t known = 0;
+    std::vector<std::string> unknown;
+    for (TensorPlan& tensor : plan_.tensors) {
+      const format::Scheme* const scheme = plan_.scheme_of(tensor);
+      // A scale over many rows is not theirs alone.
+      if (scheme == nullptr || !format::has_scale_of_row(scheme->weights)) continue;
+      const std::string_view module = format::module_of(tensor.name);
+      const io::TensorInfo* const hessian = stats_->find(module, format::Statistic::hessian);
+      if (hessian == nullptr) {
+        unknown.push_back(fmt::format("'{}' is rounded to nearest: the statistics have no Hessian of its input",
+                                      io::printable(module)));
+        continue;
+      }
+      if (hessian->shape[0] != tensor.shape[1])
+        return invalid_problem("{}: the Hessian of '{}' has {} channels, its weight has {}", file,
+                               io::printable(module), hessian->shape[0], tensor.shape[1]);
+      tensor.has_feedback = true;
+      ++known;
+    }
+    if (known == 0 && !options_.only.empty()) return {};
+    if (known == 0 && unknown.empty())
+      return unsupported("--method gptq: {} has scales that rows share; GPTQ takes a scale for each channel or group",
+                         format::describe(options_.scheme));
+    if (known == 0)
+      return invalid_problem(
+          "{}: has no Hessians, which --method gptq needs; 'kvant calibrate --hessian' collects them", file);
+    plan_.warnings.insert(plan_.warnings.end(), unknown.begin(), unknown.end());
     return {};
   }
 

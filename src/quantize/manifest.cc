@@ -9,14 +9,19 @@
 #include "kvant/version.h"
 
 namespace kvant::quantize {
-namespace {
 
-io::Json options_of(const QuantizeOptions& options) {
+io::Json options_json(const QuantizeOptions& options) {
   const format::Scheme& scheme = options.scheme;
   io::Json json = {{"scheme", format::describe(scheme)},
                    {"scale_dtype", scheme.scale_dtype ? io::Json(io::name(*scheme.scale_dtype)) : io::Json()},
+                   {"scale", format::name(scheme.scale_choice)},
                    {"fits_group_size", options.fits_group_size},
                    {"overrides", io::Json::array()},
+                   {"gptq", options.feedback ? io::Json{{"damping", options.feedback->damping},
+                                                        {"by_size", options.feedback->by_size}}
+                                             : io::Json()},
+                   {"activation_range", options.activation_range == ActivationRange::mse ? "mse" : "minmax"},
+                   {"least_input_db", options.least_input_db ? io::Json(*options.least_input_db) : io::Json()},
                    {"kv_fp8", options.fp8_kv_cache},
                    {"smooth", options.smooth},
                    {"alpha", options.alpha ? io::Json(*options.alpha) : io::Json()},
@@ -26,12 +31,16 @@ io::Json options_of(const QuantizeOptions& options) {
   if (options.conversion)
     json["to"] = options.conversion->values ? io::name(*options.conversion->values) : format::kCompressedTensors;
   for (const SchemeOverride& override : options.overrides)
-    json["overrides"].push_back({{"pattern", io::json_name(override.pattern)},
-                                 {"scheme", override.scheme ? format::describe(*override.scheme) : "none"}});
+    json["overrides"].push_back(
+        {{"pattern", io::json_name(override.pattern)},
+         {"scheme", override.scheme ? format::describe(*override.scheme) : "none"},
+         {"scale", override.scheme ? io::Json(format::name(override.scheme->scale_choice)) : io::Json()}});
   for (const std::string& pattern : options.ignore) json["ignore"].push_back(io::json_name(pattern));
   for (const std::string& pattern : options.include) json["include"].push_back(io::json_name(pattern));
   return json;
 }
+
+namespace {
 
 io::Json manifest_of(const io::Json& options, const io::Json& files, std::span<const std::string> outputs) {
   io::Json names = io::Json::array();
@@ -62,7 +71,7 @@ Result<io::Json> make_manifest(const io::Checkpoint& checkpoint, const QuantizeO
   std::error_code ignored;
   if (options.smooth_groups && std::filesystem::is_regular_file(*options.smooth_groups, ignored))
     if (Status s = add(*options.smooth_groups); !s.ok()) return s;
-  return manifest_of(options_of(options), *files, outputs);
+  return manifest_of(options_json(options), *files, outputs);
 }
 
 Result<io::Json> make_manifest(const io::InputFile& input, const io::Json& options,

@@ -14,6 +14,9 @@
 
 namespace kvant::quantize {
 
+// The options that change bytes.
+io::Json options_json(const QuantizeOptions& options);
+
 // {"format": "kvant-manifest-1", "kvant": VERSION, "options": {…}, "input": […], "outputs": […]}
 //
 // Options are those that change bytes (not threads or memory). Of every input file: size, time of modification and a

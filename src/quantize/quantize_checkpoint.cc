@@ -22,6 +22,7 @@
 #include "quantize/checksums.h"
 #include "quantize/companion_files.h"
 #include "quantize/decide.h"
+#include "quantize/feedback_factors.h"
 #include "quantize/manifest.h"
 #include "quantize/memory_budget.h"
 #include "quantize/output_folder.h"
@@ -97,6 +98,9 @@ struct CheckpointQuantizer::Impl {
   Status find_ranges(base::Progress& progress);
   Result<ShardLayout> lay_out(std::size_t shard) const { return lay_out_shard(checkpoint, shard, plan, to_one_file()); }
   Status write_shard(const ShardLayout& layout, std::size_t shard, bool overwrite, base::Progress& progress);
+  Status run_tiles(std::span<TensorStream* const> tensors, io::AtomicFile& file, base::Progress& progress);
+  Status run_with_feedback(std::span<TensorStream> tensors, const ShardLayout& layout, io::AtomicFile& file,
+                           base::Progress& progress);
   Status write_small_tensors(const ShardLayout& layout, io::AtomicFile& file) const;
   Result<bool> is_whole(const ShardLayout& layout, std::size_t shard) const {
     return is_shard_there(shard_path(shard), layout.header, layout.file_bytes);
@@ -141,9 +145,14 @@ Status CheckpointQuantizer::Impl::check_stats() const {
       if (const auto seen = cache_scale(*stats, *format::cache_scale_of(tensor.name), ElementKind::f32); !seen.ok())
         return seen.status();
     if (const format::Scheme* scheme = plan.scheme_of(tensor); scheme != nullptr && scheme->needs_statistics())
-      if (const auto seen =
-              static_activation(*stats, module, tensor.shape[1], {}, *scheme->activations, ElementKind::f32);
+      if (const auto seen = static_activation(*stats, module, tensor.shape[1], {}, *scheme->activations,
+                                              options.activation_range, ElementKind::f32);
           !seen.ok())
+        return seen.status();
+    if (const format::Scheme* scheme = plan.scheme_of(tensor); scheme != nullptr &&
+                                                               scheme->scale_choice == format::ScaleChoice::search &&
+                                                               stats->has(module, format::Statistic::mean_square))
+      if (const auto seen = stats->channels(module, format::Statistic::mean_square, tensor.shape[1]); !seen.ok())
         return seen.status();
     const bool is_reader = tensor.smooth_group && tensor.action != Action::fold_norm;
     if (is_reader && stats->has_absmax(module))
@@ -168,7 +177,7 @@ Status CheckpointQuantizer::Impl::check_names() const {
 }
 
 Status CheckpointQuantizer::Impl::find_files() {
-  if (to_one_file()) return {};
+  if (to_one_file() || !options.only.empty()) return {};
   auto found = find_companion_files(checkpoint);
   if (!found.ok()) return found.status();
   std::string left_out;
@@ -238,6 +247,7 @@ TensorStream CheckpointQuantizer::Impl::stream_of(const ShardLayout::Entry& entr
   TensorStream made(checkpoint, tensor, plan.scheme_of(tensor), smoothing_of(tensor, vectors), entry.places,
                     tile_bytes);
   if (tensor.scale_group) made.set_largest(largest[*tensor.scale_group]);
+  if (stats) made.set_statistics(*stats);
   return made;
 }
 
@@ -281,7 +291,8 @@ Status CheckpointQuantizer::Impl::write_small_tensors(const ShardLayout& layout,
       if (Status done = write_number(entry.input_global_scale, *global, ElementKind::f32); !done.ok()) return done;
     }
     if (entry.input_scale == 0) continue;
-    const auto activation = static_activation(*stats, module, tensor.shape[1], s, *scheme->activations, number);
+    const auto activation =
+        static_activation(*stats, module, tensor.shape[1], s, *scheme->activations, options.activation_range, number);
     if (!activation.ok()) return activation.status();
     if (Status done = write_number(entry.input_scale, activation->scale, number); !done.ok()) return done;
     if (entry.input_zero_point == 0) continue;
@@ -298,27 +309,72 @@ Status CheckpointQuantizer::Impl::write_shard(const ShardLayout& layout, std::si
   if (Status s = file->write_at(0, std::as_bytes(std::span(layout.header))); !s.ok()) return s;
   if (Status s = write_small_tensors(layout, *file); !s.ok()) return s;
   std::vector<TensorStream> tensors;
-  std::vector<std::uint64_t> begins;  // of each tensor, in tiles of the shard
-  std::uint64_t tiles = 0;
-  for (const ShardLayout::Entry& entry : layout.entries) {
-    tensors.push_back(stream_of(entry));
-    begins.push_back(tiles);
-    tiles += tensors.back().tiles();
-  }
-  const auto run_tile = [&](std::size_t worker, std::uint64_t tile) -> Status {
-    const auto tensor =
-        static_cast<std::size_t>(std::upper_bound(begins.begin(), begins.end(), tile) - begins.begin()) - 1;
-    const std::uint64_t of_tensor = tile - begins[tensor];
-    if (Status s = tensors[tensor].run(of_tensor, workers[worker], *file); !s.ok()) return s;
-    progress.advance(tensors[tensor].bytes_of(of_tensor));
-    return {};
-  };
-  if (Status s = base::for_each_part(stream, 0, tiles, run_tile); !s.ok()) return s;
+  for (const ShardLayout::Entry& entry : layout.entries) tensors.push_back(stream_of(entry));
+  std::vector<TensorStream*> plain;
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    if (!layout.entries[i].plan->has_feedback) plain.push_back(&tensors[i]);
+  if (Status s = run_tiles(plain, *file, progress); !s.ok()) return s;
+  if (Status s = run_with_feedback(tensors, layout, *file, progress); !s.ok()) return s;
   if (Status s = checkpoint.shards()[shard].file().check_unchanged(); !s.ok()) return s;
   if (Status s = file->commit(overwrite); !s.ok()) return s;
   ++outcome.shards_written;
   outcome.bytes_written += layout.file_bytes;
   for (const ShardLayout::Entry& entry : layout.entries) outcome.bytes_read += entry.plan->bytes_before;
+  return {};
+}
+
+Status CheckpointQuantizer::Impl::run_tiles(std::span<TensorStream* const> tensors, io::AtomicFile& file,
+                                            base::Progress& progress) {
+  std::vector<std::uint64_t> begins;  // of each tensor, in tiles of all
+  std::uint64_t tiles = 0;
+  for (const TensorStream* tensor : tensors) {
+    begins.push_back(tiles);
+    tiles += tensor->tiles();
+  }
+  return base::for_each_part(stream, 0, tiles, [&](std::size_t worker, std::uint64_t tile) -> Status {
+    const auto tensor =
+        static_cast<std::size_t>(std::upper_bound(begins.begin(), begins.end(), tile) - begins.begin()) - 1;
+    const std::uint64_t of_tensor = tile - begins[tensor];
+    if (Status s = tensors[tensor]->run(of_tensor, workers[worker], file); !s.ok()) return s;
+    progress.advance(tensors[tensor]->bytes_of(of_tensor));
+    return {};
+  });
+}
+
+// Input by input: its factors serve all weights that read it, and then make room for those of the next.
+Status CheckpointQuantizer::Impl::run_with_feedback(std::span<TensorStream> tensors, const ShardLayout& layout,
+                                                    io::AtomicFile& file, base::Progress& progress) {
+  using Input = std::pair<const io::TensorInfo*, const float*>;  // its Hessian, and what smoothing divides it by
+  std::vector<std::pair<Input, std::vector<std::size_t>>> inputs;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const TensorPlan& tensor = *layout.entries[i].plan;
+    if (!tensor.has_feedback) continue;
+    const Input input = {stats->find(format::module_of(tensor.name), format::Statistic::hessian),
+                         smoothing_of(tensor, vectors).data()};
+    auto known = std::find_if(inputs.begin(), inputs.end(), [&](const auto& other) { return other.first == input; });
+    if (known == inputs.end()) known = inputs.insert(known, {input, {}});
+    known->second.push_back(i);
+  }
+  for (const auto& [input, readers] : inputs) {
+    const TensorPlan& first = *layout.entries[readers.front()].plan;
+    const std::string_view module = format::module_of(first.name);
+    const auto factors = FeedbackFactors::make(
+        stream, first.shape[1],
+        [&](std::uint64_t row, std::span<float> to) { return stats->read_hessian(module, first.shape[1], row, to); },
+        smoothing_of(first, vectors), *options.feedback);
+    if (!factors.ok()) return factors.status();
+    if (!*factors)
+      return invalid_problem(
+          "{}: the Hessian of '{}' is no sum of squares: with the mean of its diagonal added to it, a pivot is not "
+          "positive",
+          io::printable_path(stats->path()), io::printable(module));
+    std::vector<TensorStream*> streams;
+    for (const std::size_t i : readers) {
+      tensors[i].set_feedback(**factors);
+      streams.push_back(&tensors[i]);
+    }
+    if (Status s = run_tiles(streams, file, progress); !s.ok()) return s;
+  }
   return {};
 }
 

@@ -6,6 +6,7 @@
 #include "base/refuse.h"
 #include "format/compressed_tensors.h"
 #include "format/element_dtype.h"
+#include "format/module_name.h"
 #include "format/stored_scale.h"
 #include "format/weight_form.h"
 #include "quantize/smoothing_vectors.h"
@@ -22,9 +23,14 @@ std::uint64_t worker_memory(std::uint64_t tile_bytes, std::uint64_t span) {
   return tile_bytes + tile_bytes / 2 + WeightTile::memory(tile_bytes / 2 / span);
 }
 
-std::uint64_t least_tile_bytes(const format::WeightScheme& weights, ElementKind weight) {
-  if (weights.strategy != format::Strategy::block) return 0;
-  return static_cast<std::uint64_t>(weights.block_rows * row_bytes(weight, weights.block_columns));
+std::uint64_t least_tile_bytes(const WeightForm& form, std::uint64_t columns) {
+  const format::WeightScheme& weights = form.scheme;
+  if (weights.strategy == format::Strategy::block)
+    return static_cast<std::uint64_t>(weights.block_rows * row_bytes(form.weight, weights.block_columns));
+  if (form.choice != format::ScaleChoice::search) return 0;
+  const std::uint64_t rows = weights.asymmetric ? format::codes_per_word(weights.code) : 1;
+  const std::uint64_t span = format::span_of(weights, 1, columns).columns;
+  return rows * static_cast<std::uint64_t>(row_bytes(form.weight, static_cast<std::int64_t>(span)));
 }
 
 TensorStream::TensorStream(const io::Checkpoint& checkpoint, const TensorPlan& plan, const format::Scheme* scheme,
@@ -40,12 +46,16 @@ TensorStream::TensorStream(const io::Checkpoint& checkpoint, const TensorPlan& p
       form_ = format::weight_form(*scheme, plan.dtype);
       form_.weight = source_->kind;
       span_ = format::span_of(form_.scheme, request.rows, request.columns);
-      request.tile_bytes = std::max(tile_bytes, least_tile_bytes(form_.scheme, form_.weight));
+      request.tile_bytes = std::max(tile_bytes, least_tile_bytes(form_, request.columns));
       request.column_unit = form_.scheme.strategy == format::Strategy::tensor ? 1 : span_.columns;
       if (form_.scheme.asymmetric)
         request.row_unit = format::codes_per_word(form_.scheme.code);  // words of zero points
       else if (form_.scheme.strategy == format::Strategy::block)
         request.row_unit = span_.rows;
+      if (plan.has_feedback) {
+        request.column_unit = request.columns;
+        request.tile_bytes = FeedbackRounding::kRows * request.columns * width_;
+      }
     }
     tiling_ = io::Tiling(request);
     tiles_ = tiling_.bands();
@@ -103,6 +113,7 @@ Status TensorStream::run(std::uint64_t tile, TileWorker& worker, io::AtomicFile&
     case Action::recode: return recode_band(tile, worker, file);
     case Action::add_scale: return {};
     case Action::quantize: {
+      if (feedback_ != nullptr) return quantize_with_feedback(tile, worker, file);
       // The scale of a whole tensor is known by now.
       const bool finds_ranges = form_.scheme.strategy != format::Strategy::tensor;
       return finds_ranges && tiling_.splits_units() ? quantize_spans(tile, worker, file)
@@ -129,6 +140,21 @@ Status TensorStream::load(const io::Tile& tile, TileWorker& worker) const {
   if (Status s = format::read_tile(checkpoint_, *source_, tile, worker.scratch, worker.weights); !s.ok()) return s;
   if (s_.empty()) return {};
   return worker.tile.smooth(worker.weights, form_.weight, s_.subspan(tile.column, tile.columns));
+}
+
+Status TensorStream::load_importance(TileWorker& worker) const {
+  if (worker.importance_of == &plan_) return {};
+  worker.importance.clear();
+  const std::string_view module = format::module_of(plan_.name);
+  if (stats_ != nullptr && stats_->has(module, format::Statistic::mean_square)) {
+    auto squares = stats_->channels(module, format::Statistic::mean_square, tiling_.columns());
+    if (!squares.ok()) return squares.status();
+    worker.importance = std::move(squares).value();
+    // What smoothing divides the input by.
+    for (std::size_t j = 0; j < s_.size(); ++j) worker.importance[j] /= s_[j] * s_[j];
+  }
+  worker.importance_of = &plan_;
+  return {};
 }
 
 Status TensorStream::write_band(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const {
@@ -203,15 +229,54 @@ Status TensorStream::quantize_band(std::uint64_t band, TileWorker& worker, io::A
     worker.non_finite += count_non_finite(worker.weights, form_.weight);
     if (form_.scheme.strategy == format::Strategy::tensor) {
       worker.tile.set_scale(form_, tensor_scale_);
-      if (Status s = write_codes(tile, segments, worker, file); !s.ok()) return s;
+      if (Status s = write_codes(tile, worker.weights, form_, segments, worker, file); !s.ok()) return s;
       continue;
     }
-    if (Status s = worker.tile.ranges(worker.weights, form_, segments, false); !s.ok()) return s;
-    worker.tile.make_scales(form_, tensor_scale_);
-    if (Status s = write_codes(tile, segments, worker, file); !s.ok()) return s;
+    if (Status s = find_scales(tile, worker.weights, form_, worker); !s.ok()) return s;
+    if (Status s = write_codes(tile, worker.weights, form_, segments, worker, file); !s.ok()) return s;
     if (Status s = write_scales(tile, worker, file); !s.ok()) return s;
   }
   return {};
+}
+
+Status TensorStream::find_scales(const io::Tile& tile, std::span<const std::byte> weights, const WeightForm& form,
+                                 TileWorker& worker) const {
+  const TileSegments segments = segments_of(tile, span_.columns);
+  if (form.choice == format::ScaleChoice::search) {
+    if (Status s = load_importance(worker); !s.ok()) return s;
+    std::span<const float> importance = worker.importance;
+    if (!importance.empty()) importance = importance.subspan(tile.column, tile.columns);
+    return worker.tile.search_scales(weights, form, segments, importance, tensor_scale_);
+  }
+  if (Status s = worker.tile.ranges(weights, form, segments, false); !s.ok()) return s;
+  worker.tile.make_scales(form, tensor_scale_);
+  return {};
+}
+
+// Scales are those of the weights as they were. Each weight then becomes a multiple of its scale, whose code is the
+// nearest one.
+Status TensorStream::quantize_with_feedback(std::uint64_t band, TileWorker& worker, io::AtomicFile& file) const {
+  if (!worker.feedback) {
+    auto made = FeedbackRounding::make();
+    if (!made.ok()) return made.status();
+    worker.feedback = std::move(made).value();
+  }
+  const io::Tile tile = tiling_.at(band, 0);
+  if (Status s = load(tile, worker); !s.ok()) return s;
+  worker.non_finite += count_non_finite(worker.weights, form_.weight);
+  worker.values.resize(tile.rows * tile.columns);
+  widen_weights(form_.weight, worker.weights, worker.values);
+  WeightForm form = form_;
+  form.weight = ElementKind::f32;
+  const auto weights = std::as_bytes(std::span<const float>(worker.values));
+  if (Status s = find_scales(tile, weights, form, worker); !s.ok()) return s;
+  worker.feedback->round(
+      *feedback_, form.scheme.code,
+      {.group = span_.columns, .scales = worker.tile.scales(), .zero_points = worker.tile.zero_points()},
+      worker.values);
+  const TileSegments segments = segments_of(tile, span_.columns);
+  if (Status s = write_codes(tile, weights, form, segments, worker, file); !s.ok()) return s;
+  return write_scales(tile, worker, file);
 }
 
 // A scale covers more than a tile: once over it for the range, and again for the codes.
@@ -232,7 +297,8 @@ Status TensorStream::quantize_spans(std::uint64_t band, TileWorker& worker, io::
     });
     if (!s.ok()) return s;
     worker.tile.make_scales(form_, tensor_scale_);
-    s = over_pieces([&](const TileSegments& segments) { return write_codes(tile, segments, worker, file); });
+    s = over_pieces(
+        [&](const TileSegments& segments) { return write_codes(tile, worker.weights, form_, segments, worker, file); });
     if (!s.ok()) return s;
     tile.column = begin;
     tile.columns = span_.columns;
@@ -241,11 +307,11 @@ Status TensorStream::quantize_spans(std::uint64_t band, TileWorker& worker, io::
   return {};
 }
 
-Status TensorStream::write_codes(const io::Tile& tile, const TileSegments& segments, TileWorker& worker,
-                                 io::AtomicFile& file) const {
+Status TensorStream::write_codes(const io::Tile& tile, std::span<const std::byte> weights, const WeightForm& form,
+                                 const TileSegments& segments, TileWorker& worker, io::AtomicFile& file) const {
   const std::uint64_t bits = format::stored_bits(form_.scheme);
   worker.codes.resize(tile.rows * tile.columns * bits / 8);
-  if (Status s = worker.tile.codes(worker.weights, form_, segments, worker.codes); !s.ok()) return s;
+  if (Status s = worker.tile.codes(weights, form, segments, worker.codes); !s.ok()) return s;
   return write_matrix(tile, places_.codes, tiling_.columns(), tile.column, tile.columns, bits, worker.codes, file);
 }
 

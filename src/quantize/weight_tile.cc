@@ -1,11 +1,13 @@
 #include "quantize/weight_tile.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/float_environment.h"
 #include "format/element_dtype.h"
 #include "format/stored_scale.h"
+#include "format/widen.h"
 #include "kvant/elementwise.h"
 #include "kvant/range.h"
 
@@ -31,7 +33,7 @@ std::int64_t elements_in(std::size_t bytes, ElementKind kind) {
   return static_cast<std::int64_t>(bytes) / (bits_per_element(kind) / 8);
 }
 
-double get(const std::vector<std::byte>& from, bool wide, std::size_t i) {
+double get(std::span<const std::byte> from, bool wide, std::size_t i) {
   if (wide) {
     double value;
     std::memcpy(&value, from.data() + 8 * i, sizeof value);
@@ -50,6 +52,9 @@ void put(float value, std::vector<std::byte>& to, bool wide, std::size_t i) {
     std::memcpy(to.data() + 4 * i, &value, sizeof value);
   }
 }
+
+// Weights whose scales are searched at once: enough that a call costs nothing beside them, few enough for L1.
+constexpr std::size_t kSearchedWeights = 2048;
 
 // matrix[:, j] * factors[j] in place, rounded once. Of all plans the backward pass of dequantize is this product:
 // dq = dy * scale, whatever the codes are.
@@ -115,32 +120,78 @@ void WeightTile::make_scales(const WeightForm& form, float global) {
   const bool wide = form.weight == ElementKind::f64, asymmetric = form.scheme.asymmetric;
   const std::size_t count = high_.size() / (wide ? 8 : 4);
   const CodeRange range = code_range(form.scheme.code);
-  const auto stored_width = static_cast<std::size_t>(row_bytes(form.scale, 1));
-  scales_.resize(high_.size());
-  stored_scales_.resize(count * stored_width);
-  zero_points_.resize(asymmetric ? count : 0);
-  shifted_.resize(zero_points_.size());
+  make_room_for_scales(form, count);
   for (std::size_t i = 0; i < count; ++i) {
     format::SavedScale made;
     if (asymmetric) {
       // A segment without finite weights has an empty range, which asymmetric_scale takes for zeros.
       made = format::asymmetric_scale(std::min(get(low_, wide, i), 0.0), std::max(get(high_, wide, i), 0.0), range.min,
                                       range.max, form.scale, wide);
-      zero_points_[i] = made.zero_point;
-      shifted_[i] = made.zero_point + shift_of(form);
     } else if (form.scale == ElementKind::e8m0) {
       made = format::power_scale(get(high_, wide, i), form.scheme.code);
     } else if (form.scale == ElementKind::e4m3) {
       made = format::scale_under(global, get(high_, wide, i), form.scheme.code);
     } else {
-      made = format::symmetric_scale(get(high_, wide, i), form.scheme.code, form.scale);
+      made = format::symmetric_scale(get(high_, wide, i), form.scheme.code, form.scale,
+                                     form.choice == format::ScaleChoice::minmax_ct);
     }
-    put(made.scale, scales_, wide, i);
-    if (stored_width == 1)
-      stored_scales_[i] = static_cast<std::byte>(made.bits);
-    else
-      format::store(made.scale, form.scale, stored_scales_.data() + stored_width * i);
+    keep_scale(form, i, made);
   }
+}
+
+void WeightTile::make_room_for_scales(const WeightForm& form, std::size_t count) {
+  scales_.resize(count * (form.weight == ElementKind::f64 ? 8 : 4));
+  stored_scales_.resize(count * static_cast<std::size_t>(row_bytes(form.scale, 1)));
+  zero_points_.resize(form.scheme.asymmetric ? count : 0);
+  shifted_.resize(zero_points_.size());
+}
+
+void WeightTile::keep_scale(const WeightForm& form, std::size_t i, const format::SavedScale& made) {
+  put(made.scale, scales_, form.weight == ElementKind::f64, i);
+  if (const auto width = static_cast<std::size_t>(row_bytes(form.scale, 1)); width == 1)
+    stored_scales_[i] = static_cast<std::byte>(made.bits);
+  else
+    format::store(made.scale, form.scale, stored_scales_.data() + width * i);
+  if (!form.scheme.asymmetric) return;
+  zero_points_[i] = made.zero_point;
+  shifted_[i] = made.zero_point + shift_of(form);
+}
+
+Status WeightTile::search_scales(std::span<const std::byte> weights, const WeightForm& form,
+                                 const TileSegments& segments, std::span<const float> importance, float global) {
+  if (!rounding_) {
+    auto rounding = WeightRounding::select(stream_);
+    if (!rounding.ok()) return rounding.status();
+    rounding_ = std::move(rounding).value();
+  }
+  const base::DefaultFloatEnvironment environment;
+  const auto count = static_cast<std::size_t>(segments.count), length = static_cast<std::size_t>(segments.shape[1]);
+  const auto bytes = static_cast<std::size_t>(row_bytes(form.weight, segments.shape[1]));
+  const WeightRounding::Form searched = {
+      .code = form.scheme.code, .scale = form.scale, .asymmetric = form.scheme.asymmetric, .global = global};
+  make_room_for_scales(form, count);
+  // Segments of a row at once, which have the importance of its columns.
+  const std::size_t in_row = importance.empty() ? count : importance.size() / length;
+  const std::size_t at_once = std::max(std::size_t{1}, kSearchedWeights / std::max(length, std::size_t{1}));
+  searched_weights_.resize(at_once * length);
+  searched_scales_.resize(at_once);
+  for (std::size_t i = 0; i < count;) {
+    const std::size_t n = std::min(at_once, in_row - i % in_row);
+    const std::span<float> searched_weights = std::span(searched_weights_).first(n * length);
+    widen_weights(form.weight, weights.subspan(i * bytes, n * bytes), searched_weights);
+    for (float& weight : searched_weights) weight = std::isfinite(weight) ? weight : 0;
+    const float* const counts = importance.empty() ? nullptr : importance.data() + i % in_row * length;
+    rounding_->best_scales(searched_weights_.data(), counts, length, n, searched, searched_scales_.data());
+    for (std::size_t j = 0; j < n; ++j, ++i) {
+      const WeightRounding::Scale& best = searched_scales_[j];
+      keep_scale(form, i, {best.scale, best.zero_point, best.bits});
+    }
+  }
+  return {};
+}
+
+std::span<const float> WeightTile::scales() const {
+  return {reinterpret_cast<const float*>(scales_.data()), scales_.size() / sizeof(float)};
 }
 
 void WeightTile::set_scale(const WeightForm& form, float scale) {
@@ -197,6 +248,11 @@ std::uint64_t count_where(std::span<const std::byte> weights, Word exponent) {
 }
 
 }  // namespace
+
+void widen_weights(ElementKind kind, std::span<const std::byte> from, std::span<float> to) {
+  if (kind != ElementKind::f64) return format::widen(kind, from.data(), to.size(), to.data());
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] = static_cast<float>(get(from, true, i));
+}
 
 std::uint64_t count_non_finite(std::span<const std::byte> weights, ElementKind weight) {
   switch (weight) {

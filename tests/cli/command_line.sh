@@ -68,7 +68,7 @@ expect 2 '^kvant: --scheme w8a8-static needs activation statistics' quantize in 
 expect 2 "needs activation statistics; give them with --stats FILE, which 'kvant calibrate' writes" quantize --smooth in -o out
 expect 2 '--smooth-groups has no effect without --smooth' quantize in -o out --smooth-groups llama
 expect 2 '^kvant: w8a8 does not take a group size; w8a16, w4a16, w4a8 do; try' quantize in -o out --group-size 64
-expect 2 '^kvant: --stats has no effect on w4a16 by itself; --smooth, --report and the schemes .*w8a8-static' quantize in -o out --scheme w4a16 --stats s
+expect 2 '^kvant: --stats has no effect on w8a16 by itself; --smooth, --method gptq, --kv-fp8, --scale search, --report and the schemes .*w8a8-static' quantize in -o out --scheme w8a16 --stats s
 expect 2 '^kvant: --output is missing; try' quantize in
 expect 2 'use one of them' quantize in -o out --resume --force
 expect 2 "'tcsh' is not one of bash, zsh, fish" completion tcsh

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kvant/element.h"
+#include "tests/support/float_grid_reference.h"
 #include "tests/support/isas.h"
 #include "tests/support/network_fixture.h"
 #include "tests/support/refusals.h"
@@ -109,6 +110,14 @@ class PlainModel {
       }
   }
 
+  // What an FP8 cache gives back, where the model has a scale for it.
+  void through_cache(const std::string& scale, Row& x) const {
+    if (!has(scale)) return;
+    const double s = tensors_.at(scale)[0];
+    const GridReference grid(ElementKind::e4m3);
+    for (double& value : x) value = s * grid.number_of(grid.code_of(value / s, true));
+  }
+
   Row row_of(const std::string& table, std::size_t row) const {
     const std::size_t width = shapes_.at(table + ".weight")[1];
     const Row& all = tensors_.at(table + ".weight");
@@ -146,6 +155,8 @@ class PlainModel {
             }
           rotate(*row, kSize, i, config_["rope_theta"]);
         }
+        through_cache(at + "self_attn.k_scale", k.back());
+        through_cache(at + "self_attn.v_scale", v.back());
       }
       const Rows seen = attend(q, k, v, kSize, true, window);
       for (std::size_t i = 0; i < x.size(); ++i) {
@@ -315,6 +326,51 @@ TEST(Forward, OfLlama) { expect_same_bits(llama_model(llama_config()), as_llama)
 TEST(Forward, OfLlamaInBFloat16) { expect_same_bits(llama_model(llama_config(), io::DType::bf16), as_llama); }
 TEST(Forward, OfQwen2WithBiases) { expect_same_bits(llama_model(llama_config("qwen2")), as_llama); }
 TEST(Forward, OfQwen3WithNormsOfHeads) { expect_same_bits(llama_model(llama_config("qwen3")), as_llama); }
+
+// Scales of powers of two and others; one is so small that most keys are clipped.
+NetworkFixture with_fp8_cache(NetworkFixture fixture) {
+  const double scales[] = {1.0 / 64, 0.011, 0.0005, 0.25};
+  std::size_t next = 0;
+  for (std::uint64_t layer = 0; layer < NetworkFixture::kLayers; ++layer)
+    for (const char* name : {"k_scale", "v_scale"})
+      fixture.files().add(f32_tensor(fmt::format("model.layers.{}.self_attn.{}", layer, name), {1}, {scales[next++]}));
+  io::Json& quantized = fixture.files().config["quantization_config"] = config_json(w8a8(), {"re:.*"});
+  quantized["kv_cache_scheme"] = {
+      {"num_bits", 8}, {"type", "float"}, {"strategy", "tensor"}, {"symmetric", true}, {"dynamic", false}};
+  return fixture;
+}
+
+TEST(Forward, OfFp8KeysAndValues) {
+  expect_same_bits(with_fp8_cache(llama_model(llama_config())), as_llama);
+  expect_same_bits(with_fp8_cache(llama_model(llama_config("qwen3"))), as_llama);
+}
+
+TEST(Forward, RefusesFp8KeysWithoutTheirScales) {
+  for (const char* const name : {"model.layers.1.self_attn.k_scale", "model.layers.1.self_attn.v_scale"}) {
+    const ScratchFolder scratch;
+    NetworkFixture fixture = with_fp8_cache(llama_model(llama_config()));
+    const auto load = [&] {
+      fixture.files().write(scratch / "model");
+      const auto weights = model::Weights::open(scratch / "model");
+      must(weights.status());
+      const auto network = model::make_network(weights->config(), weights->modules());
+      must(network.status());
+      auto forward = model::Forward::make(Stream::cpu(1), *weights, *network, 4);
+      must(forward.status());
+      must(forward->load_block(0));
+      return forward->load_block(1);
+    };
+    FixtureTensor* const scale = fixture.files().find(name);
+    for (const double bad : {0.0, -1.0, HUGE_VAL, std::nan("")}) {
+      *scale = f32_tensor(name, {1}, {bad});
+      EXPECT_TRUE(refused(load(), StatusCode::InvalidProblem, {name, "must be finite and positive"})) << bad;
+    }
+    *scale = f32_tensor(name, {2}, {1, 1});
+    EXPECT_TRUE(refused(load(), StatusCode::InvalidProblem, {name, "[2]"}));
+    fixture.files().remove(name);
+    EXPECT_TRUE(refused(load(), StatusCode::InvalidProblem, {"there is no tensor", name}));
+  }
+}
 
 TEST(Forward, OfMistralSeesAWindow) {
   io::Json config = llama_config("mistral");

@@ -16,6 +16,7 @@
 
 #include "base/for_each_part.h"
 #include "format/compressed_tensors.h"
+#include "format/weight_form.h"
 #include "quantize/tensor_ranges.h"
 #include "tests/support/checkpoint_fixture.h"
 #include "tests/support/scratch.h"
@@ -251,12 +252,20 @@ TEST(TensorStreamTest, CopiesBytesAndFoldsNorms) {
   }
 }
 
-// A worker has room for what a tile takes.
-TEST(TensorStreamTest, ABlockFitsATile) {
-  EXPECT_EQ(quantize::least_tile_bytes(scheme_of("fp8-block").weights, ElementKind::bf16), 128u * 128u * 2u);
-  EXPECT_EQ(quantize::least_tile_bytes(scheme_of("fp8-block").weights, ElementKind::f64), 128u * 128u * 8u);
-  for (const std::string_view name : {"w8a8", "fp8-tensor", "nvfp4"})
-    EXPECT_EQ(quantize::least_tile_bytes(scheme_of(name).weights, ElementKind::f32), 0u);
+// A worker has room for what a tile takes: a block, and all that shares a scale which is searched for.
+TEST(TensorStreamTest, WhatSharesAScaleFitsATile) {
+  const auto least = [](std::string_view name, io::DType dtype, std::optional<format::ScaleChoice> choice = {}) {
+    const format::SchemeRow& row = *format::scheme_named(name).value();
+    const format::Scheme scheme = format::with_options(row, {.scale_choice = choice}).value();
+    return quantize::least_tile_bytes(format::weight_form(scheme, dtype), 1000);
+  };
+  EXPECT_EQ(least("fp8-block", io::DType::bf16), 128u * 128u * 2u);
+  EXPECT_EQ(least("fp8-block", io::DType::f64), 128u * 128u * 8u);
+  for (const std::string_view name : {"w8a8", "fp8-tensor", "fp8"}) EXPECT_EQ(least(name, io::DType::f32), 0u);
+  EXPECT_EQ(least("w4a16", io::DType::f32, format::ScaleChoice::minmax), 0u);
+  EXPECT_EQ(least("w4a16", io::DType::f32), 128u * 4u);
+  EXPECT_EQ(least("nvfp4a16", io::DType::bf16), 16u * 2u);
+  EXPECT_EQ(least("w8a8", io::DType::f32, format::ScaleChoice::search), 1000u * 4u);
 }
 
 // Weights that loaders join share the largest of all of them, after smoothing; others have their own.

@@ -464,7 +464,7 @@ def read_folder(path):
     return tensors
 
 
-def make_stats(model, seed=99, min_max=True):
+def make_stats(model, seed=99, min_max=True, mean_square=False):
     """Statistics of the input of every linear: what one norm feeds has the same."""
     rng = random.Random(seed)
     stats = {}
@@ -482,6 +482,8 @@ def make_stats(model, seed=99, min_max=True):
         if min_max:
             stats[module + ".min"] = Tensor.of(low, "F32")
             stats[module + ".max"] = Tensor.of(high, "F32")
+        if mean_square:
+            stats[module + ".mean_square"] = Tensor.of([high[i] * low[i] / -9 for i in range(len(low))], "F32")
 
     for group in model.groups:
         low, high = ranges(model.shape(group.readers[0])[1])

@@ -10,6 +10,8 @@ import math
 import re
 import struct
 
+import numpy as np
+
 from checkpoints import Tensor, round_f32, round_to
 
 SMALLEST_NORMAL = {"F32": 2.0 ** -126, "F16": 2.0 ** -14, "BF16": 2.0 ** -126}
@@ -124,6 +126,90 @@ def scale_code_under(total, largest):
     return E4M3.code(round_f32(plain * total)) or 0x20
 
 
+# ---- A search of scales --------------------------------------------------------------------------------------------
+
+def sum_of_lanes(terms):
+    """Element i in lane i % 16, one after the other; then lanes l and l + 8, l + 4, l + 2, l + 1. All in f32."""
+    padded = np.zeros(-(-len(terms) // 16) * 16, np.float32)
+    padded[:len(terms)] = terms
+    lanes = np.zeros(16, np.float32)
+    for part in padded.reshape(-1, 16):
+        lanes = lanes + part
+    for width in (8, 4, 2, 1):
+        lanes = lanes[:width] + lanes[width:]
+    return lanes[0]
+
+
+class Search:
+    """Tries scales; of two that are as good, the first one stays."""
+
+    def __init__(self, scheme, values, importance):
+        self.w = np.array(values, np.float64)
+        with np.errstate(over="ignore"):
+            self.w = self.w.astype(np.float32)
+        self.w[~np.isfinite(self.w)] = 0
+        self.m = np.ones(len(values), np.float32) if importance is None else np.array(importance, np.float32)
+        self.grid = scheme.grid
+        half = 2 ** (scheme.bits - 1)
+        self.low, self.high = -half, half - 1
+        self.error = None
+
+    def numbers(self, scale, zero_point):
+        with np.errstate(over="ignore"):
+            y = self.w * min(np.float32(1) / np.float32(scale), np.float32(LARGEST["F32"]))
+        if not self.grid:
+            return np.rint(np.clip(y, np.float32(self.low - zero_point), np.float32(self.high - zero_point)))
+        middles = np.array(self.grid.middles)
+        at = np.searchsorted(middles, np.abs(y))
+        inside = np.minimum(at, len(middles) - 1)
+        at = at + ((at < len(middles)) & (middles[inside] == np.abs(y)) & (at % 2 == 1))
+        return (np.array(self.grid.numbers)[at] * np.sign(y)).astype(np.float32)
+
+    def consider(self, scale, zero_point=0, bits=None):
+        e = self.w - np.float32(scale) * self.numbers(scale, zero_point)
+        error = sum_of_lanes(e * e * self.m)
+        error = np.float32(math.inf) if np.isnan(error) else error
+        if self.error is None or error < self.error:
+            self.error, self.scale, self.zero_point, self.bits = error, scale, zero_point, bits
+
+    def refit(self, scale_dtype):
+        d = self.numbers(self.scale, self.zero_point)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            scale = sum_of_lanes(self.w * d * self.m) / sum_of_lanes(d * d * self.m)
+        if scale > 0 and math.isfinite(scale):
+            self.consider(stored(float(scale), scale_dtype), self.zero_point)
+
+    def of_numbers(self, symmetric, scale_dtype):
+        least, most = min(float(self.w.min()), 0.0), max(float(self.w.max()), 0.0)
+        largest = max(-least, most)
+        if largest == 0:
+            self.scale, self.zero_point, self.bits = 1.0, 0, None
+            return
+        for i in range(16):
+            share = (25 - i) / 25
+            if symmetric:
+                self.consider(stored(largest * share / (self.grid.largest if self.grid else self.high), scale_dtype))
+                continue
+            scale = stored((most * share - least * share) / (self.high - self.low), scale_dtype)
+            zero_point = self.low - round(quotient(round_f32(least * share), scale, "F32"))
+            self.consider(scale, max(self.low, min(self.high, zero_point)))
+        scale, zero_point = self.scale, self.zero_point
+        for other in (zero_point - 1, zero_point + 1):
+            if not symmetric and self.low <= other <= self.high:
+                self.consider(scale, other)
+        self.refit(scale_dtype)
+        self.refit(scale_dtype)
+
+    def of_codes(self, total):
+        """Scales are powers of two; or e4m3, under a total."""
+        largest = float(np.abs(self.w).max())
+        first = e8m0_code(largest, self.grid) if total is None else scale_code_under(total, largest)
+        least, most, down = (0, 254, 1) if total is None else (1, 126, 8)
+        for bits in (first, *range(first - 1, first - 1 - down, -1), first + 1):
+            if least <= bits <= most:
+                self.consider(2.0 ** (bits - 127) if total is None else round_f32(E4M3.number(bits) / total), 0, bits)
+
+
 # ---- Schemes --------------------------------------------------------------------------------------------------------
 
 def arguments(num_bits, kind, strategy, dynamic=False, **more):
@@ -139,6 +225,8 @@ MX = {bits: groups_of(bits, "float", 32, "torch.uint8") for bits in (4, 8)}
 MX_INPUTS = {bits: groups_of(bits, "float", 32, "torch.uint8", dynamic=True) for bits in (4, 8)}
 NV = groups_of(4, "float", 16, "torch.float8_e4m3fn", "tensor_group")
 BLOCKS = arguments(8, "float", "block", block_structure=[128, 128])
+# Keys and values of attention, in a cache of FP8.
+CACHED = arguments(8, "float", "tensor")
 INT8_TOKEN, FP8_TOKEN = arguments(8, "int", "token", True), arguments(8, "float", "token", True)
 
 # (format, weights, inputs), as config.json has them.
@@ -166,8 +254,10 @@ OTHER_NAMES = {"W8A8": "w8a8", "W8A16": "w8a16", "W4A16": "w4a16", "W4A8": "w4a8
 
 
 class Scheme:
-    def __init__(self, name, group_size=None, asymmetric=False):
+    def __init__(self, name, group_size=None, asymmetric=False, choice=None):
+        """`choice` of scales: minmax, minmax-ct or search; the default by the bits of codes."""
         self.format, self.weights, self.inputs = copy.deepcopy(SCHEMES[name])
+        self.choice = choice or ("search" if self.weights["num_bits"] == 4 else "minmax")
         if group_size == -1:
             self.weights["strategy"] = "channel"
             del self.weights["group_size"]
@@ -221,9 +311,16 @@ def unpack(words, count, bits=4):
 class Span:
     """Weights that share a scale: the scale they are divided by, its zero point, and its bits where it is a code."""
 
-    def __init__(self, scheme, values, dtype, scale_dtype, total):
+    def __init__(self, scheme, values, dtype, scale_dtype, total, importance=None):
         self.zero_point, self.bits = 0, None
-        if scheme.format.startswith("mxfp"):
+        if scheme.choice == "search":
+            search = Search(scheme, values, importance)
+            if scheme.format.startswith(("mxfp", "nvfp4")):
+                search.of_codes(total)
+            else:
+                search.of_numbers(scheme.weights["symmetric"], scale_dtype)
+            self.scale, self.zero_point, self.bits = search.scale, search.zero_point, search.bits
+        elif scheme.format.startswith("mxfp"):
             self.bits = e8m0_code(largest_of(values), scheme.grid)
             self.scale = 2.0 ** (self.bits - 127)
         elif scheme.format.startswith("nvfp4"):
@@ -234,7 +331,8 @@ class Span:
         elif scheme.grid:
             self.scale = symmetric_scale(values, scheme.grid.largest, scale_dtype)
         elif scheme.weights["symmetric"]:
-            self.scale = symmetric_scale(values, 2 ** (scheme.bits - 1) - 1, scale_dtype)
+            divisor = 2 ** (scheme.bits - 1) - (0.5 if scheme.choice == "minmax-ct" else 1)
+            self.scale = symmetric_scale(values, divisor, scale_dtype)
         else:
             half = 2 ** (scheme.bits - 1)
             self.scale, self.zero_point = asymmetric_scale(values, -half, half - 1, scale_dtype, dtype)
@@ -246,8 +344,8 @@ class Span:
         return [code(x, self.scale, self.zero_point, -half, half - 1, dtype) for x in values]
 
 
-def weight_tensors(module, weight, scheme, scale_dtype=None, largest=None):
-    """`largest`: of this weight and of those that loaders join with it."""
+def weight_tensors(module, weight, scheme, scale_dtype=None, largest=None, importance=None):
+    """`largest`: of this weight and of those that loaders join with it. `importance`: of the columns."""
     scale_dtype = scale_dtype_of(weight.dtype, scale_dtype)
     rows, columns = weight.shape
     high, wide = scheme.span(rows, columns)
@@ -261,7 +359,8 @@ def weight_tensors(module, weight, scheme, scale_dtype=None, largest=None):
         spans.append([])
         for left in range(0, columns, wide):
             part = [row[left:left + wide] for row in values[top:top + high]]
-            span = Span(scheme, [x for row in part for x in row], weight.dtype, scale_dtype, total)
+            span = Span(scheme, [x for row in part for x in row], weight.dtype, scale_dtype, total,
+                        importance[left:left + wide] if importance else None)
             spans[-1].append(span)
             for r, row in enumerate(part):
                 codes[top + r] += span.codes(scheme, row, weight.dtype)
@@ -303,8 +402,35 @@ def scale_tensor(spans, shape, scheme, scale_dtype):
     return Tensor(dtype, shape, bytes(span.bits for span in spans))
 
 
+def zero_points(module, tensors, scheme):
+    """Of each scale; they lie in words along the rows."""
+    words, (rows, groups) = tensors.get(module + ".weight_zero_point"), tensors[module + ".weight_scale"].shape
+    if not words:
+        return [0] * (rows * groups)
+    half, values, (height, _) = 2 ** (scheme.bits - 1), words.values(), words.shape
+    by_group = [unpack([values[w * groups + g] for w in range(height)], rows, scheme.bits) for g in range(groups)]
+    return [by_group[g][row] - half for row in range(rows) for g in range(groups)]
+
+
+def decoded_integers(module, tensors, scheme):
+    scales, zeros = tensors[module + ".weight_scale"].values(), zero_points(module, tensors, scheme)
+    packed = tensors.get(module + ".weight_packed")
+    if packed:
+        rows, columns = tensors[module + ".weight_shape"].values()
+        width, half = packed.shape[1], 2 ** (scheme.bits - 1)
+        words = packed.values()
+        codes = [u - half for r in range(rows) for u in unpack(words[r * width:(r + 1) * width], columns, scheme.bits)]
+    else:
+        codes, (rows, columns) = tensors[module + ".weight"].values(), tensors[module + ".weight"].shape
+    per_scale = rows * columns // len(scales)
+    values = [(q - zeros[i // per_scale]) * scales[i // per_scale] for i, q in enumerate(codes)]
+    return [values[i:i + columns] for i in range(0, len(values), columns)]
+
+
 def decoded(module, tensors, scheme):
-    """Rows of the numbers that codes of a floating-point grid stand for under their scales."""
+    """Rows of the numbers that codes stand for under their scales."""
+    if not scheme.grid:
+        return decoded_integers(module, tensors, scheme)
     scales, total = tensors[module + ".weight_scale"], tensors.get(module + ".weight_global_scale")
     if scheme.format.startswith("mxfp"):
         factors = [2.0 ** (bits - 127) for bits in scales.data]
@@ -372,6 +498,13 @@ def input_tensors(module, stats, scheme, scale_dtype, s=None):
             module + ".input_zero_point": Tensor.of([zero_point], "I8")}
 
 
+def cache_tensors(attentions, stats, scale_dtype):
+    """Scales of FP8 keys and values of each attention layer."""
+    return {f"{attention}.{half}_scale": Tensor.of([symmetric_scale(stats[f"{attention}.{half}.absmax"].values(),
+                                                                    E4M3.largest, scale_dtype)], scale_dtype)
+            for attention in attentions for half in "kv"}
+
+
 def read_back(x, inputs, stored_scale=None):
     """What a linear reads after a loader made codes of its input, a row, and numbers of them again."""
     grid, size = GRIDS[inputs["type"], inputs["num_bits"]], inputs.get("group_size", len(x))
@@ -424,9 +557,9 @@ def left_alone(model, schemes):
 
 
 def quantize(model, scheme, stats=None, smooth=False, alpha=None, group_size=None, asymmetric=False, scale_dtype=None,
-             unquantized=(), others=None):
+             unquantized=(), others=None, choice=None):
     """Every tensor of the quantized checkpoint, and the vectors s by norm. `others`: {module: name of its scheme}."""
-    first = Scheme(scheme, group_size, asymmetric)
+    first = Scheme(scheme, group_size, asymmetric, choice)
     schemes = {m: Scheme(others[m]) if m in (others or {}) else first for m in model.linears if m not in unquantized}
     unquantized = left_alone(model, schemes) | set(unquantized)
     tensors = dict(model.tensors)
@@ -455,14 +588,24 @@ def quantize(model, scheme, stats=None, smooth=False, alpha=None, group_size=Non
             largest = max(largest_of(weights[part].values()) for part in fused_parts(module) if part in weights)
         # Scales that are codes have a dtype of their own.
         dtype = scale_dtype if mine is first else None
-        tensors.update(weight_tensors(module, weight, mine, dtype, largest))
+        tensors.update(weight_tensors(module, weight, mine, dtype, largest,
+                                      importance_of(module, stats, s_of_module.get(module))))
         if mine.needs_statistics:
             dtype = scale_dtype_of(weight.dtype, dtype)
             tensors.update(input_tensors(module, stats, mine, dtype, s_of_module.get(module)))
     return tensors, s_of_norm
 
 
-def quantization_config(scheme, ignore, group_size=None, asymmetric=False, others=None):
+def importance_of(module, stats, s):
+    """E[x²] of the input channels, after smoothing divided them by s."""
+    if not stats or module + ".mean_square" not in stats:
+        return None
+    squares = stats[module + ".mean_square"].values()
+    return [round_f32(m / round_f32(f * f)) for m, f in zip(squares, s)] if s else squares
+
+
+def quantization_config(scheme, ignore, group_size=None, asymmetric=False, others=None, choice=None):
+    """No file says how scales were found."""
     schemes = {scheme: Scheme(scheme, group_size, asymmetric)}
     targets = {scheme: ["Linear"]}
     for module, name in (others or {}).items():

@@ -110,6 +110,11 @@ class QuantizedLlama(PlainLlama):
         for module in self.quantized:
             self.values[module + ".weight"] = [v for row in reference.decoded(module, tensors, scheme) for v in row]
 
+    def cached(self, attention, half, x):
+        stored = self.tensors.get(f"{attention}.{half}_scale")
+        x = super().cached(attention, half, x)
+        return reference.read_back(x, reference.CACHED, stored.values()[0]) if stored else x
+
     def read(self, module, x):
         if module not in self.quantized or self.scheme.inputs is None:
             return x
@@ -166,6 +171,21 @@ class EvalTest(ToolTest):
                 self.assertAlmostEqual(found["mean_kl"] / (sum(kls) / len(kls)), 1, delta=2e-3)
                 self.assertAlmostEqual(found["same_top"], same / len(losses), delta=1e-9)
                 self.assertEqual(found["scheme"], scheme)
+
+    def test_fp8_keys_and_values_beside_plain_python(self):
+        stats = self.path("stats.safetensors")
+        self.assert_done(run("calibrate", self.source, "--tokens", self.tokens, "--length", LENGTH, "-o", stats))
+        kls = []
+        for flags in ([], ["--kv-fp8", "--stats", stats]):
+            out = self.path("out" + str(len(flags)))
+            self.assert_done(run("quantize", self.source, "-o", out, "--scheme", "fp8", *flags))
+            found, = self.evaluate(self.source, out)["quantized"]
+            changed = QuantizedLlama(self.model, c.read_folder(out), reference.Scheme("fp8"))
+            _, wanted, same = self.beside(PlainLlama(self.model), changed)
+            self.assertAlmostEqual(found["mean_kl"] / (sum(wanted) / len(wanted)), 1, delta=2e-3)
+            self.assertAlmostEqual(found["same_top"], same / len(wanted), delta=1e-9)
+            kls.append(found["mean_kl"])
+        self.assertGreater(kls[1], 1.5 * kls[0])
 
     def test_every_other_scheme_runs(self):
         wide = c.llama("F32", hidden=128, intermediate=128, layers=1)

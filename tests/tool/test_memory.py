@@ -25,7 +25,7 @@ class MemoryTest(ToolTest):
         if free < (gigabytes + 1) * 10 ** 9:
             self.skipTest(f"needs {gigabytes + 1} GB in {self.folder}, which has {free / 1e9:.1f} GB; set TMPDIR")
 
-    def sparse(self, tensors, values=(), name="in"):
+    def sparse(self, tensors, values=(), name="in", model_type="llama"):
         """A folder with one shard of zeros, and `values` as (tensor, element, bytes) in between."""
         folder = self.path(name)
         os.mkdir(folder)
@@ -38,7 +38,7 @@ class MemoryTest(ToolTest):
                 file.seek(start + entries[tensor]["data_offsets"][0] + element * c.WIDTHS[dtype])
                 file.write(data)
         with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
-            json.dump({"model_type": "llama"}, file)
+            json.dump({"model_type": model_type}, file)
         return folder
 
     def quantize(self, source, limit, *flags, out="out", timeout=240):
@@ -122,13 +122,20 @@ class MemoryTest(ToolTest):
         self.need(0.4)
         name = UP + ".weight"
         source = self.sparse({name: ("BF16", [2, columns])}, [(name, 2 * columns - 1, self.bf16(14.0))])
-        self.quantize(source, "96M", "--scheme", "w4a16", "--asymmetric", "--group-size", columns, "--threads", 2)
+        self.quantize(source, "96M", "--scheme", "w4a16", "--asymmetric", "--group-size", columns, "--scale", "minmax", "--threads", 2)
         path = self.path("out", "model.safetensors")
         header, _, start = c.read_header(path)
         scale, zero = reference.asymmetric_scale([0.0, 14.0], -8, 7, "BF16", "BF16")
         self.assertEqual(self.read_at(path, header, start, UP + ".weight_scale", 0, 4), self.bf16(1.0) + self.bf16(scale))
         self.assertEqual(self.read_at(path, header, start, UP + ".weight_zero_point", 0, 4),
                          struct.pack("<I", 8 | (zero + 8) << 4))
+
+    def test_a_group_that_is_searched_must_fit(self):
+        columns = 300_000_000
+        self.need(0.1)
+        source = self.sparse({UP + ".weight": ("BF16", [1, columns])}, [])
+        self.assert_refused(run("quantize", source, "-o", self.path("out"), "--max-memory", "96M", "--scheme", "w4a16",
+                                "--group-size", columns), "raise it", "--scale minmax, which reads groups in pieces")
 
     def test_one_scale_for_more_than_the_memory(self):
         # The weights are read twice, the first time for the largest of them, which is the very last; and a block is
@@ -153,6 +160,29 @@ class MemoryTest(ToolTest):
                 if scheme == "nvfp4a16":
                     total = self.read_at(path, header, start, UP + ".weight_global_scale", 0, 4)
                     self.assertEqual(total, struct.pack("<f", 6.0))
+
+    def test_stacks_of_experts(self):
+        # 1.5 GB in two tensors, 32 experts in each; the memory holds less than one of them. Some models turn them.
+        self.need(0.9)
+        experts, wide, inner = 32, 4096, 2048
+        for model_type, turned in (("qwen3_moe", False), ("qwen3_vl_moe_text", True)):
+            def shape(rows, columns):
+                return [experts, columns, rows] if turned else [experts, rows, columns]
+            stack = "model.layers.0.mlp.experts"
+            tensors = {f"{stack}.gate_up_proj": ("BF16", shape(2 * inner, wide)),
+                       f"{stack}.down_proj": ("BF16", shape(wide, inner))}
+            last = [(name, experts * rows * columns - 1, self.bf16(-127.0))
+                    for name, rows, columns in ((f"{stack}.gate_up_proj", 2 * inner, wide), (f"{stack}.down_proj", wide, inner))]
+            source = self.sparse(tensors, last, name=model_type, model_type=model_type)
+            self.quantize(source, "96M", "--scheme", "fp8", "--threads", 2)
+            path = self.path("out", "model.safetensors")
+            header, _, start = c.read_header(path)
+            self.assertEqual(len(header), 2 * 3 * experts)
+            for name, rows, columns in (("up_proj", inner, wide), ("down_proj", wide, inner)):
+                module = f"{stack}.{experts - 1}.{name}"
+                self.assertEqual(header[module + ".weight"]["shape"], [rows, columns])
+                self.assertEqual(self.read_at(path, header, start, module + ".weight", rows * columns - 1, 1), b"\xfe")
+            shutil.rmtree(source)
 
     def test_large_tensors_that_are_copied(self):
         # Embeddings, and dtypes that are not read at all; the default limit.

@@ -110,6 +110,8 @@ class QuantizeTest(ToolTest):
             flags += [f"--group-size={scheme_more['group_size']}"]
         if scheme_more.get("asymmetric"):
             flags += ["--asymmetric"]
+        if scheme_more.get("choice"):
+            flags += ["--scale", scheme_more["choice"]]
         self.assert_done(self.quantize(source, out, *flags, *arguments))
         excluded = [] if quantized is None else [m for m in model.linears if m not in quantized]
         want, s_of_norm = reference.quantize(model, scheme, stats, smooth, alpha, scale_dtype=scale_dtype,
@@ -159,6 +161,52 @@ class SchemeTest(QuantizeTest):
                     model = small_model(scheme)
                     stats = c.make_stats(model) if reference.Scheme(scheme).needs_statistics else None
                     self.check(model, scheme, stats=stats, scale_dtype=scale, name=scheme + scale, **options_of(scheme))
+
+    def test_every_way_to_find_scales(self):
+        for scheme, form in reference.SCHEMES.items():
+            weights = form[1]
+            fits = {"minmax": True, "minmax-ct": weights["type"] == "int",
+                    "search": weights["strategy"] not in ("tensor", "block")}
+            model, stats = small_model(scheme), None
+            if reference.Scheme(scheme).needs_statistics:
+                stats = c.make_stats(model)
+            for choice, fit in fits.items():
+                with self.subTest(scheme, choice=choice):
+                    if fit:
+                        self.check(model, scheme, stats=stats, choice=choice, name=scheme + choice, **options_of(scheme))
+                        continue
+                    flags = ["--stats", self.stats_file(stats, scheme + choice + ".stats")] if stats else []
+                    run = self.quantize(self.source(model, scheme + choice), self.path("no"), "--scheme", scheme, "--scale",
+                                        choice, *flags)
+                    self.assert_refused(run, {"minmax-ct": "is minmax for all but symmetric integers",
+                                              "search": "looks for scales of groups and channels only"}[choice], code=2)
+
+    def test_a_search_weighs_columns_by_their_inputs(self):
+        for scheme in ("w4a16", "w8a16", "w8a8", "fp8", "mxfp4a16", "nvfp4a16"):
+            for asymmetric in (False, True) if scheme == "w4a16" else (False,):
+                model = small_model(scheme)
+                stats = c.make_stats(model, mean_square=True)
+                with self.subTest(scheme, asymmetric=asymmetric):
+                    name = f"{scheme}{asymmetric}"
+                    options = {**options_of(scheme), "asymmetric": asymmetric, "choice": "search"}
+                    out = self.check(model, scheme, stats=stats, name=name, **options)
+                    plain = self.check(model, scheme, name=name + "plain", **options)
+                    self.assertNotEqual(*[open(os.path.join(folder, "model.safetensors"), "rb").read() for folder in (out, plain)])
+
+    def test_a_search_after_smoothing(self):
+        model = small_model("w4a16")
+        self.check(model, "w4a16", stats=c.make_stats(model, mean_square=True), smooth=True, group_size=16)
+
+    def test_a_search_of_weights_that_are_not_finite(self):
+        model = c.llama("F32", intermediate=64, layers=1)
+        module = model.linears[0]
+        weight = model.tensors[module + ".weight"]
+        values = weight.values()
+        values[:5] = [math.nan, math.inf, -math.inf, 0.0, -0.0]
+        model.tensors[module + ".weight"] = c.Tensor.of(values, "F32", weight.shape)
+        for scheme in ("w4a16", "mxfp4a16"):
+            with self.subTest(scheme):
+                self.check(model, scheme, name=scheme, **options_of(scheme))
 
     def test_asymmetric_activations(self):
         for scheme in ("w8a8", "w4a8"):  # found at run time: config.json says it, and no tensor

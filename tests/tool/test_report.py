@@ -800,8 +800,8 @@ class UsualTest(ReportTest):
         with open(os.path.join(SOURCES, "docs", "report.md"), encoding="utf-8") as file:
             told = re.findall(r"\| ([^|]+) \| (\d+) \| ([\d.]+) dB \| ([\d.]+) dB \|", file.read())
         self.assertGreater(len(told), 5)
-        for codes, share, laplace, normal in told:
-            self.assertEqual(table[(*self.CODES[codes], share)], (normal, laplace), codes)
+        for codes, share, least, most in told:
+            self.assertEqual(table[(*self.CODES[codes], share)], (least, most), codes)
 
     def test_of_each_scheme(self):
         """Normal weights lie in the band of their scheme, in groups and in rows."""
