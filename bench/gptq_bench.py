@@ -13,11 +13,11 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import tempfile
-import time
 
 import numpy
+
+from tool_bench import timed
 
 HIDDEN, INNER, TOKENS = 4096, 11008, 2048
 BLOCK = "model.layers.0."
@@ -87,17 +87,11 @@ def main():
         digests = set()
         for method in (["--method", "gptq", "--stats", stats], ["--scale", "search"]):
             for threads in (1, 2, 8):
-                begin = time.perf_counter()
-                process = subprocess.Popen([arguments.kvant, "-q", "quantize", model, "-o", out, "--scheme", "w4a16", "--force",
-                                            "--max-memory", "4g", "--threads", str(threads), *method])
-                _, status, used = os.wait4(process.pid, 0)
-                if status != 0:
-                    raise SystemExit("kvant failed")
-                seconds = time.perf_counter() - begin
-                cpu = used.ru_utime + used.ru_stime
+                seconds, memory = timed([arguments.kvant, "-q", "quantize", model, "-o", out, "--scheme", "w4a16", "--force",
+                                         "--max-memory", "4g", "--threads", str(threads), *method])
                 if "gptq" in method:
                     digests.add(digest(os.path.join(out, "model.safetensors")))
-                print(f"{method[1]:6}  {threads} threads  {seconds:6.1f} s  {cpu:6.1f} s of CPU  peak {used.ru_maxrss / 1024:.0f} MB", flush=True)
+                print(f"{method[1]:6}  {threads} threads  {seconds:6.1f} s  peak {memory / 2**20:.0f} MiB", flush=True)
         print("bytes are equal" if len(digests) == 1 else "BYTES DIFFER")
         return 0 if len(digests) == 1 else 1
     finally:
